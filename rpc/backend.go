@@ -1,0 +1,146 @@
+// Package rpc serves the public API: Connect, gRPC, gRPC-web and REST on one port. Its handlers authenticate, validate,
+// translate, call the Backend and map errors; they decide nothing about jobs. Handlers run on the HTTP server's goroutines.
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// Backend is what the handlers need of a node. Errors are *Unavailable, *Overloaded, *fsm.Refusal wrapped in Refused, or
+// the context's; anything else is answered as internal and logged.
+type Backend interface {
+	// Shards is the number of shards; shards are 0 ≤ n < Shards().
+	Shards() uint32
+	// ShardOf is the shard of a job and of its executions.
+	ShardOf(tenant, jobID string) uint32
+	// Do puts cmd through the log of shard and returns what it did. It retries nothing; an *Unavailable with Ambiguous set
+	// says that it may have been applied, so that only a retry with the same identity is safe.
+	Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error)
+	// View calls fn with the shard's committed rows: everything acknowledged before the call unless stale is set.
+	View(ctx context.Context, shard uint32, stale bool, fn func(fsm.Reader) error) error
+
+	// Poll waits for work. See PollRequest. Release gives leases back, uncounted, when the answer could not be delivered.
+	Poll(ctx context.Context, req PollRequest) ([]*storagev1.Execution, error)
+	Release(leases []*storagev1.Execution)
+
+	// Settings of queues and tenants stand in the control plane and reach every shard before these return. expected is the
+	// version to replace; 0 creates and refuses an existing name; AnyVersion replaces whatever stands there.
+	PutQueue(ctx context.Context, s *storagev1.QueueSettings, expected uint64) (*storagev1.QueueSettings, error)
+	Queue(ctx context.Context, name string) (*storagev1.QueueSettings, error)
+	Queues(ctx context.Context) ([]*storagev1.QueueSettings, error)
+	DeleteQueue(ctx context.Context, name string, expected uint64) error
+	PutTenant(ctx context.Context, s *storagev1.TenantSettings, expected uint64) (*storagev1.TenantSettings, error)
+	Tenant(ctx context.Context, name string) (*storagev1.TenantSettings, error)
+	Tenants(ctx context.Context) ([]*storagev1.TenantSettings, error)
+	// DeleteTenant marks the tenant as deleting, and runs the task on every shard; it returns when that is done.
+	DeleteTenant(ctx context.Context, name string, expected uint64) (TaskProgress, error)
+
+	// RunTask starts the bulk operation id on every shard (or finds it there) and advances it until it is finished or ctx
+	// ends; it goes on in the background then, and the same id asks again.
+	RunTask(ctx context.Context, id string, kind storagev1.TaskKind, filter *storagev1.Filter) (TaskProgress, error)
+
+	// QueueDepths is what the dispatchers of this node hold ready, by queue.
+	QueueDepths() map[string]QueueDepth
+	// Cluster describes the cluster as this node sees it.
+	Cluster(ctx context.Context) (ClusterStatus, error)
+	// NowMS is the node's disciplined clock.
+	NowMS() int64
+}
+
+// AnyVersion as an expected version replaces whatever stands there.
+const AnyVersion = ^uint64(0)
+
+// PollRequest asks for up to Max executions of Queues and waits up to Wait for the first. A request with the ClaimID of
+// leases that are still live gets those again.
+type PollRequest struct {
+	ClaimID string
+	Worker  string
+	Queues  []string
+	Max     int
+	// LeaseMS is the lease's length; 0: each job's own.
+	LeaseMS int64
+	Wait    time.Duration
+}
+
+// TaskProgress sums a bulk operation over the shards.
+type TaskProgress struct {
+	ID       string
+	Done     uint64
+	Seen     uint64
+	Finished bool
+}
+
+// QueueDepth describes what waits in a queue.
+type QueueDepth struct {
+	Ready           int64
+	OldestNominalMS int64
+}
+
+// ClusterStatus describes nodes and shards.
+type ClusterStatus struct {
+	ClusterID string
+	Nodes     []NodeStatus
+	Shards    []ShardStatus
+	Alarms    []string
+	Version   string
+}
+
+// NodeStatus describes one node.
+type NodeStatus struct {
+	ID        uint64
+	Name      string
+	Store     string
+	Address   string
+	Version   string
+	StartedMS int64
+	Ready     bool
+	ClockOK   bool
+}
+
+// ShardStatus describes one shard at its leader.
+type ShardStatus struct {
+	ID              uint32
+	LeaderStore     string
+	Epoch           uint64
+	Established     bool
+	Degraded        bool
+	Applied         uint64
+	Jobs            uint64
+	Waiting         uint64
+	Ready           uint64
+	Leased          uint64
+	Retrying        uint64
+	Dead            uint64
+	Held            uint64
+	OldestWaitingMS int64
+}
+
+// Unavailable says that the shard cannot be served now.
+type Unavailable struct {
+	Reason     string
+	RetryAfter time.Duration
+	// Ambiguous: the command may have been applied.
+	Ambiguous bool
+}
+
+func (e *Unavailable) Error() string { return "unavailable: " + e.Reason }
+
+// Overloaded says that a bounded queue is full; nothing was accepted.
+type Overloaded struct {
+	Reason     string
+	RetryAfter time.Duration
+}
+
+func (e *Overloaded) Error() string { return "overloaded: " + e.Reason }
+
+// Refused carries a refusal of the state machine or of the control plane as an error.
+type Refused struct{ Refusal *fsm.Refusal }
+
+func (e *Refused) Error() string {
+	return fmt.Sprintf("refused: %s", e.Refusal.Message)
+}

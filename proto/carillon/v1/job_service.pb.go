@@ -1504,15 +1504,15 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"executions\x125\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x19.carillon.v1.RangeVerdictR\bverdicts\x12=\n" +
 	"\rlate_attempts\x18\x03 \x03(\v2\x18.carillon.v1.LateAttemptR\flateAttempts\x12&\n" +
-	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken2\xc1\b\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken2\xc5\b\n" +
 	"\n" +
-	"JobService\x12_\n" +
-	"\tCreateJob\x12\x1d.carillon.v1.CreateJobRequest\x1a\x1e.carillon.v1.CreateJobResponse\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/jobs\x12}\n" +
+	"JobService\x12a\n" +
+	"\tCreateJob\x12\x1d.carillon.v1.CreateJobRequest\x1a\x1e.carillon.v1.CreateJobResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x03job\"\b/v1/jobs\x12}\n" +
 	"\x0fBatchCreateJobs\x12#.carillon.v1.BatchCreateJobsRequest\x1a$.carillon.v1.BatchCreateJobsResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/jobs:batchCreate\x12]\n" +
 	"\x06GetJob\x12\x1a.carillon.v1.GetJobRequest\x1a\x1b.carillon.v1.GetJobResponse\"\x1a\x82\xd3\xe4\x93\x02\x14b\x03job\x12\r/v1/jobs/{id}\x12Y\n" +
 	"\bListJobs\x12\x1c.carillon.v1.ListJobsRequest\x1a\x1d.carillon.v1.ListJobsResponse\"\x10\x82\xd3\xe4\x93\x02\n" +
-	"\x12\b/v1/jobs\x12i\n" +
-	"\tUpdateJob\x12\x1d.carillon.v1.UpdateJobRequest\x1a\x1e.carillon.v1.UpdateJobResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*b\x03job2\r/v1/jobs/{id}\x12l\n" +
+	"\x12\b/v1/jobs\x12k\n" +
+	"\tUpdateJob\x12\x1d.carillon.v1.UpdateJobRequest\x1a\x1e.carillon.v1.UpdateJobResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x03jobb\x03job2\r/v1/jobs/{id}\x12l\n" +
 	"\bPauseJob\x12\x1c.carillon.v1.PauseJobRequest\x1a\x1d.carillon.v1.PauseJobResponse\"#\x82\xd3\xe4\x93\x02\x1d:\x01*b\x03job\"\x13/v1/jobs/{id}/pause\x12p\n" +
 	"\tResumeJob\x12\x1d.carillon.v1.ResumeJobRequest\x1a\x1e.carillon.v1.ResumeJobResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*b\x03job\"\x14/v1/jobs/{id}/resume\x12f\n" +
 	"\tDeleteJob\x12\x1d.carillon.v1.DeleteJobRequest\x1a\x1e.carillon.v1.DeleteJobResponse\"\x1a\x82\xd3\xe4\x93\x02\x14b\x03job*\r/v1/jobs/{id}\x12o\n" +

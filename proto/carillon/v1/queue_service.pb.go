@@ -840,15 +840,15 @@ const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\"<\n" +
 	"\x13DeleteQueueResponse\x12%\n" +
-	"\x0epending_shards\x18\x01 \x03(\rR\rpendingShards2\xa2\x04\n" +
-	"\fQueueService\x12g\n" +
-	"\vCreateQueue\x12\x1f.carillon.v1.CreateQueueRequest\x1a .carillon.v1.CreateQueueResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
+	"\x0epending_shards\x18\x01 \x03(\rR\rpendingShards2\xaa\x04\n" +
+	"\fQueueService\x12k\n" +
+	"\vCreateQueue\x12\x1f.carillon.v1.CreateQueueRequest\x1a .carillon.v1.CreateQueueResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x05queue\"\n" +
 	"/v1/queues\x12i\n" +
 	"\bGetQueue\x12\x1c.carillon.v1.GetQueueRequest\x1a\x1d.carillon.v1.GetQueueResponse\" \x82\xd3\xe4\x93\x02\x1ab\x05queue\x12\x11/v1/queues/{name}\x12a\n" +
 	"\n" +
 	"ListQueues\x12\x1e.carillon.v1.ListQueuesRequest\x1a\x1f.carillon.v1.ListQueuesResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/queues\x12n\n" +
-	"\vUpdateQueue\x12\x1f.carillon.v1.UpdateQueueRequest\x1a .carillon.v1.UpdateQueueResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*2\x11/v1/queues/{name}\x12k\n" +
+	"/v1/queues\x12r\n" +
+	"\vUpdateQueue\x12\x1f.carillon.v1.UpdateQueueRequest\x1a .carillon.v1.UpdateQueueResponse\" \x82\xd3\xe4\x93\x02\x1a:\x05queue2\x11/v1/queues/{name}\x12k\n" +
 	"\vDeleteQueue\x12\x1f.carillon.v1.DeleteQueueRequest\x1a .carillon.v1.DeleteQueueResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/queues/{name}BEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (

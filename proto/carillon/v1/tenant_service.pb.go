@@ -829,12 +829,12 @@ const file_carillon_v1_tenant_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\"=\n" +
 	"\x14DeleteTenantResponse\x12%\n" +
-	"\x04task\x18\x01 \x01(\v2\x11.carillon.v1.TaskR\x04task2\xb8\x04\n" +
-	"\rTenantService\x12k\n" +
-	"\fCreateTenant\x12 .carillon.v1.CreateTenantRequest\x1a!.carillon.v1.CreateTenantResponse\"\x16\x82\xd3\xe4\x93\x02\x10:\x01*\"\v/v1/tenants\x12n\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.carillon.v1.TaskR\x04task2\xc2\x04\n" +
+	"\rTenantService\x12p\n" +
+	"\fCreateTenant\x12 .carillon.v1.CreateTenantRequest\x1a!.carillon.v1.CreateTenantResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x06tenant\"\v/v1/tenants\x12n\n" +
 	"\tGetTenant\x12\x1d.carillon.v1.GetTenantRequest\x1a\x1e.carillon.v1.GetTenantResponse\"\"\x82\xd3\xe4\x93\x02\x1cb\x06tenant\x12\x12/v1/tenants/{name}\x12e\n" +
-	"\vListTenants\x12\x1f.carillon.v1.ListTenantsRequest\x1a .carillon.v1.ListTenantsResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/tenants\x12r\n" +
-	"\fUpdateTenant\x12 .carillon.v1.UpdateTenantRequest\x1a!.carillon.v1.UpdateTenantResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*2\x12/v1/tenants/{name}\x12o\n" +
+	"\vListTenants\x12\x1f.carillon.v1.ListTenantsRequest\x1a .carillon.v1.ListTenantsResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/tenants\x12w\n" +
+	"\fUpdateTenant\x12 .carillon.v1.UpdateTenantRequest\x1a!.carillon.v1.UpdateTenantResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x06tenant2\x12/v1/tenants/{name}\x12o\n" +
 	"\fDeleteTenant\x12 .carillon.v1.DeleteTenantRequest\x1a!.carillon.v1.DeleteTenantResponse\"\x1a\x82\xd3\xe4\x93\x02\x14*\x12/v1/tenants/{name}BEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (

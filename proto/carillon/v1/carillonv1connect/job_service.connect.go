@@ -60,7 +60,8 @@ const (
 // JobServiceClient is a client for the carillon.v1.JobService service.
 type JobServiceClient interface {
 	// CreateJob accepts a job. A repeated call with the same id or idempotency key and the same body gets the same
-	// receipt; with another body it fails with already_exists and IdempotencyConflict.
+	// receipt; with another body it fails with already_exists and IdempotencyConflict. In REST the body is the job; the
+	// key is the header Idempotency-Key, or the query parameter idempotency_key.
 	CreateJob(context.Context, *connect.Request[v1.CreateJobRequest]) (*connect.Response[v1.CreateJobResponse], error)
 	// BatchCreateJobs accepts up to 10,000 jobs or 32 MiB a call. Each item has its own result; one bad item fails alone.
 	// The whole call fails only if it is malformed or beyond these limits.
@@ -72,7 +73,8 @@ type JobServiceClient interface {
 	ListJobs(context.Context, *connect.Request[v1.ListJobsRequest]) (*connect.Response[v1.ListJobsResponse], error)
 	// UpdateJob changes the named fields only, for later occurrences; executions keep the settings they were accepted
 	// with. Fails with not_found, with aborted on a stale expected_version, and with failed_precondition if the state
-	// forbids it. In REST the answer is the job itself.
+	// forbids it. In REST the body is the JobPatch (its fields are the named ones), expected_version is a query parameter,
+	// and the answer is the job itself.
 	UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error)
 	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job changes nothing. Fails with
 	// not_found, aborted, or failed_precondition if the job is completed. In REST the answer is the job itself.
@@ -233,7 +235,8 @@ func (c *jobServiceClient) GetJobHistory(ctx context.Context, req *connect.Reque
 // JobServiceHandler is an implementation of the carillon.v1.JobService service.
 type JobServiceHandler interface {
 	// CreateJob accepts a job. A repeated call with the same id or idempotency key and the same body gets the same
-	// receipt; with another body it fails with already_exists and IdempotencyConflict.
+	// receipt; with another body it fails with already_exists and IdempotencyConflict. In REST the body is the job; the
+	// key is the header Idempotency-Key, or the query parameter idempotency_key.
 	CreateJob(context.Context, *connect.Request[v1.CreateJobRequest]) (*connect.Response[v1.CreateJobResponse], error)
 	// BatchCreateJobs accepts up to 10,000 jobs or 32 MiB a call. Each item has its own result; one bad item fails alone.
 	// The whole call fails only if it is malformed or beyond these limits.
@@ -245,7 +248,8 @@ type JobServiceHandler interface {
 	ListJobs(context.Context, *connect.Request[v1.ListJobsRequest]) (*connect.Response[v1.ListJobsResponse], error)
 	// UpdateJob changes the named fields only, for later occurrences; executions keep the settings they were accepted
 	// with. Fails with not_found, with aborted on a stale expected_version, and with failed_precondition if the state
-	// forbids it. In REST the answer is the job itself.
+	// forbids it. In REST the body is the JobPatch (its fields are the named ones), expected_version is a query parameter,
+	// and the answer is the job itself.
 	UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error)
 	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job changes nothing. Fails with
 	// not_found, aborted, or failed_precondition if the job is completed. In REST the answer is the job itself.

@@ -57,7 +57,7 @@ type QueueServiceClient interface {
 	GetQueue(context.Context, *connect.Request[v1.GetQueueRequest]) (*connect.Response[v1.GetQueueResponse], error)
 	// ListQueues reads all settings in pages, ordered by name.
 	ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error)
-	// UpdateQueue changes the named settings only. Fails with not_found, and with aborted on a stale expected_version.
+	// UpdateQueue changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
 	UpdateQueue(context.Context, *connect.Request[v1.UpdateQueueRequest]) (*connect.Response[v1.UpdateQueueResponse], error)
 	// DeleteQueue removes the settings of a queue; its jobs and executions stay, under the defaults. Fails with not_found,
 	// and with aborted on a stale expected_version.
@@ -151,7 +151,7 @@ type QueueServiceHandler interface {
 	GetQueue(context.Context, *connect.Request[v1.GetQueueRequest]) (*connect.Response[v1.GetQueueResponse], error)
 	// ListQueues reads all settings in pages, ordered by name.
 	ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error)
-	// UpdateQueue changes the named settings only. Fails with not_found, and with aborted on a stale expected_version.
+	// UpdateQueue changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
 	UpdateQueue(context.Context, *connect.Request[v1.UpdateQueueRequest]) (*connect.Response[v1.UpdateQueueResponse], error)
 	// DeleteQueue removes the settings of a queue; its jobs and executions stay, under the defaults. Fails with not_found,
 	// and with aborted on a stale expected_version.

@@ -1,0 +1,197 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Memory is a control plane in memory: the state that the processes of one simulated cluster share. Each process has its
+// own view of it, made by Plane. It is synchronous, keeps no time and starts no goroutine: leases lapse when Lapse is
+// called. Safe for concurrent use.
+type Memory struct {
+	mu sync.Mutex
+	// Guarded by mu.
+	seed        *Seed
+	nodes       map[string]memoryNode
+	leaders     map[uint32]memoryLeader
+	settings    map[SettingKind]map[string]Setting
+	unavailable bool
+	// loseAnswers is how many changes to apply and yet to answer with ErrUnavailable.
+	loseAnswers int
+	watchers    map[*memoryWatcher]struct{}
+	lastNode    uint64
+	lastLease   uint64
+}
+
+type memoryNode struct {
+	id     uint64
+	boots  uint64
+	bootID string
+}
+
+type memoryLeader struct {
+	record LeaderRecord
+	// lease it is bound to; 0: planted, bound to none.
+	lease uint64
+}
+
+// memoryWatcher is told of changes one at a time, under its own lock only.
+// Lock order: memoryWatcher.mu, then Memory.mu.
+type memoryWatcher struct {
+	mu      sync.Mutex
+	leader  func(LeaderRecord)
+	setting func(Setting)
+}
+
+// NewMemory returns an empty control plane: no cluster, no stores.
+func NewMemory() *Memory {
+	return &Memory{
+		nodes:    map[string]memoryNode{},
+		leaders:  map[uint32]memoryLeader{},
+		settings: map[SettingKind]map[string]Setting{Queue: {}, Tenant: {}},
+		watchers: map[*memoryWatcher]struct{}{},
+	}
+}
+
+// SetUnavailable makes every call fail with ErrUnavailable, and watchers hear nothing, until it is set back; then they
+// hear everything that stands.
+func (m *Memory) SetUnavailable(unavailable bool) {
+	m.mu.Lock()
+	m.unavailable = unavailable
+	events := m.everythingLocked()
+	m.mu.Unlock()
+	m.tell(events)
+}
+
+// LoseAnswers lets the next n changes happen and yet fail with ErrUnavailable, as when an answer is lost.
+func (m *Memory) LoseAnswers(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.loseAnswers = n
+}
+
+// PlantLeader overwrites a shard's leader record, whatever stands there.
+func (m *Memory) PlantLeader(r LeaderRecord) {
+	m.mu.Lock()
+	m.leaders[r.Shard] = memoryLeader{record: r}
+	m.mu.Unlock()
+	m.tell([]memoryEvent{{leader: &r}})
+}
+
+// DropMap removes the cluster's identity, shards and map, as if the control plane had been wiped.
+func (m *Memory) DropMap() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seed = nil
+}
+
+// Plane is a process's view of m.
+func (m *Memory) Plane() *MemoryPlane { return &MemoryPlane{m: m} }
+
+// memoryEvent is one thing a watcher is told; one of the two is set.
+type memoryEvent struct {
+	leader  *LeaderRecord
+	setting *Setting
+}
+
+// everythingLocked is what a watcher hears when it starts, in a fixed order.
+func (m *Memory) everythingLocked() []memoryEvent {
+	var events []memoryEvent
+	for _, shard := range sortedKeys(m.leaders) {
+		r := m.leaders[shard].record
+		events = append(events, memoryEvent{leader: &r})
+	}
+	for _, kind := range []SettingKind{Queue, Tenant} {
+		for _, name := range sortedKeys(m.settings[kind]) {
+			s := m.settings[kind][name].clone()
+			events = append(events, memoryEvent{setting: &s})
+		}
+	}
+	return events
+}
+
+// tell calls the watchers, without m's lock. Concurrent changes may be told in either order, so that for each event what
+// stands by then is told, as a watch that reads again would.
+func (m *Memory) tell(events []memoryEvent) {
+	m.mu.Lock()
+	if m.unavailable {
+		m.mu.Unlock()
+		return
+	}
+	watchers := make([]*memoryWatcher, 0, len(m.watchers))
+	for w := range m.watchers {
+		watchers = append(watchers, w)
+	}
+	m.mu.Unlock()
+	for _, w := range watchers {
+		m.tellOne(w, events)
+	}
+}
+
+func (m *Memory) tellOne(w *memoryWatcher, events []memoryEvent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range events {
+		switch {
+		case e.leader != nil && w.leader != nil:
+			w.leader(m.leaderNow(e.leader.Shard))
+		case e.setting != nil && w.setting != nil:
+			if s, ok := m.settingNow(e.setting.Kind(), e.setting.Name()); ok {
+				w.setting(s)
+			}
+		}
+	}
+}
+
+func (m *Memory) leaderNow(shard uint32) LeaderRecord {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l, ok := m.leaders[shard]; ok {
+		return l.record
+	}
+	return LeaderRecord{Shard: shard}
+}
+
+func (m *Memory) settingNow(kind SettingKind, name string) (Setting, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.settings[kind][name]
+	return s.clone(), ok
+}
+
+// watch registers w, tells it everything and keeps it until ctx ends.
+func (m *Memory) watch(ctx context.Context, w *memoryWatcher) error {
+	m.mu.Lock()
+	m.watchers[w] = struct{}{}
+	events, silent := m.everythingLocked(), m.unavailable
+	m.mu.Unlock()
+	if !silent {
+		m.tellOne(w, events)
+	}
+	<-ctx.Done()
+	m.mu.Lock()
+	delete(m.watchers, w)
+	m.mu.Unlock()
+	return ctx.Err()
+}
+
+// changedLocked ends a change: its error is the answer when that is to get lost.
+func (m *Memory) changedLocked() error {
+	if m.loseAnswers > 0 {
+		m.loseAnswers--
+		return fmt.Errorf("answer lost: %w", ErrUnavailable)
+	}
+	return nil
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,272 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+)
+
+// MemoryPlane is one process's view of a Memory; it implements Plane.
+type MemoryPlane struct {
+	m     *Memory
+	beats atomic.Uint64
+	// Guarded by m.mu: set by Register.
+	store Store
+	lease uint64
+}
+
+var _ Plane = (*MemoryPlane)(nil)
+
+// Lapse ends the store's lease: its leader records go. The next AcquireLeaders gets a new one, as after an outage.
+func (p *MemoryPlane) Lapse() {
+	m := p.m
+	m.mu.Lock()
+	var events []memoryEvent
+	for _, shard := range sortedKeys(m.leaders) {
+		if p.lease != 0 && m.leaders[shard].lease == p.lease {
+			delete(m.leaders, shard)
+			events = append(events, memoryEvent{leader: &LeaderRecord{Shard: shard}})
+		}
+	}
+	p.lease = 0
+	m.mu.Unlock()
+	m.tell(events)
+}
+
+// Beats counts the calls of Beat, for tests of the loop that must call it.
+func (p *MemoryPlane) Beats() uint64 { return p.beats.Load() }
+
+func (p *MemoryPlane) Beat() { p.beats.Add(1) }
+
+// enterLocked checks what every request checks first.
+func (p *MemoryPlane) enterLocked(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if p.m.unavailable {
+		return ErrUnavailable
+	}
+	return nil
+}
+
+func (p *MemoryPlane) Bootstrap(ctx context.Context, seed Seed) error {
+	if err := seed.validate(); err != nil {
+		return err
+	}
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := p.enterLocked(ctx); err != nil {
+		return fmt.Errorf("bootstrap cluster: %w", err)
+	}
+	if m.seed == nil {
+		m.seed = &seed
+		return m.changedLocked()
+	}
+	if m.seed.ClusterID != seed.ClusterID {
+		return fmt.Errorf("bootstrap cluster %s: %w: %s", seed.ClusterID, ErrOtherCluster, m.seed.ClusterID)
+	}
+	return nil
+}
+
+func (p *MemoryPlane) Register(ctx context.Context, store Store) (Registration, error) {
+	if err := store.validate(); err != nil {
+		return Registration{}, err
+	}
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := p.enterLocked(ctx); err != nil {
+		return Registration{}, fmt.Errorf("register store %s: %w", store.UUID, err)
+	}
+	if m.seed != nil && m.seed.ClusterID != store.ClusterID {
+		return Registration{}, fmt.Errorf("register store %s of cluster %s: %w: %s",
+			store.UUID, store.ClusterID, ErrOtherCluster, m.seed.ClusterID)
+	}
+	node, known := m.nodes[store.UUID]
+	before := node.boots
+	if known {
+		if err := checkBoots(store, node.boots, node.bootID); err != nil {
+			return Registration{}, err
+		}
+	} else {
+		m.lastNode++
+		node.id = m.lastNode
+	}
+	node.boots, node.bootID = store.Boots, store.BootID
+	m.nodes[store.UUID] = node
+	p.store = store
+	p.grantLocked()
+	return Registration{NodeID: node.id, Boots: before}, m.changedLocked()
+}
+
+// checkBoots refuses a store whose disk knows of fewer starts than were recorded. An equal number is the same start asking
+// again, after an answer was lost, or else a copy of the disk.
+func checkBoots(store Store, boots uint64, bootID string) error {
+	if boots > store.Boots || boots == store.Boots && bootID != store.BootID {
+		return fmt.Errorf("register store %s: %w: its disk counts %d starts, the control plane knows of %d",
+			store.UUID, ErrRolledBack, store.Boots, boots)
+	}
+	return nil
+}
+
+func (p *MemoryPlane) grantLocked() {
+	p.m.lastLease++
+	p.lease = p.m.lastLease
+}
+
+func (p *MemoryPlane) Map(ctx context.Context) (*Map, error) {
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := p.enterLocked(ctx); err != nil {
+		return nil, fmt.Errorf("read slot map: %w", err)
+	}
+	if m.seed == nil {
+		return nil, fmt.Errorf("read slot map: %w", ErrNoMap)
+	}
+	return m.seed.firstMap(), nil
+}
+
+// firstMap spreads the slots over the shards in runs of equal length, each with one replica.
+func (s Seed) firstMap() *Map {
+	m := &Map{ClusterID: s.ClusterID, Version: 1}
+	for slot := range m.Slots {
+		m.Slots[slot] = uint32(slot*s.Shards/Slots) + 1
+	}
+	for i := range s.Shards {
+		m.Shards = append(m.Shards, Shard{
+			ID: uint32(i) + 1, Gen: 1, Replicas: []Replica{{RID: 1, Store: s.Store}}, NextRID: 2,
+		})
+	}
+	return m
+}
+
+func (p *MemoryPlane) AcquireLeaders(ctx context.Context, claims []LeaderClaim) ([]LeaderGrant, error) {
+	m := p.m
+	m.mu.Lock()
+	if err := p.enterLocked(ctx); err != nil {
+		m.mu.Unlock()
+		return nil, fmt.Errorf("acquire leader leases: %w", err)
+	}
+	if p.store.UUID == "" {
+		m.mu.Unlock()
+		return nil, fmt.Errorf("acquire leader leases: %w", ErrNotRegistered)
+	}
+	if p.lease == 0 {
+		p.grantLocked()
+	}
+	grants := make([]LeaderGrant, 0, len(claims))
+	var events []memoryEvent
+	for _, c := range claims {
+		g, changed := p.acquireLocked(c)
+		grants = append(grants, g)
+		if changed {
+			events = append(events, memoryEvent{leader: &LeaderRecord{Shard: c.Shard}})
+		}
+	}
+	err := m.changedLocked()
+	m.mu.Unlock()
+	m.tell(events)
+	if err != nil {
+		return nil, fmt.Errorf("acquire leader leases: %w", err)
+	}
+	return grants, nil
+}
+
+func (p *MemoryPlane) acquireLocked(c LeaderClaim) (g LeaderGrant, changed bool) {
+	own := LeaderRecord{Shard: c.Shard, Epoch: c.Epoch, Store: p.store.UUID, Addr: p.store.Addr}
+	standing := p.m.leaders[c.Shard].record
+	ours := standing.Epoch == c.Epoch && standing.Store == own.Store
+	if standing.Epoch >= c.Epoch && !ours {
+		return LeaderGrant{LeaderClaim: c, Standing: standing}, false
+	}
+	p.m.leaders[c.Shard] = memoryLeader{record: own, lease: p.lease}
+	return LeaderGrant{LeaderClaim: c, Held: true}, standing != own
+}
+
+func (p *MemoryPlane) WatchLeaders(ctx context.Context, fn func(LeaderRecord)) error {
+	return p.m.watch(ctx, &memoryWatcher{leader: fn})
+}
+
+func (p *MemoryPlane) PutSetting(ctx context.Context, s Setting, expected uint64) (Setting, error) {
+	if err := s.validate(); err != nil {
+		return Setting{}, err
+	}
+	m := p.m
+	m.mu.Lock()
+	next, err := p.putLocked(ctx, s, expected)
+	if err != nil {
+		m.mu.Unlock()
+		return Setting{}, fmt.Errorf("put %s %q: %w", s.Kind(), s.Name(), err)
+	}
+	err = m.changedLocked()
+	m.mu.Unlock()
+	m.tell([]memoryEvent{{setting: &next}})
+	if err != nil {
+		return Setting{}, fmt.Errorf("put %s %q: %w", s.Kind(), s.Name(), err)
+	}
+	return next.clone(), nil
+}
+
+func (p *MemoryPlane) putLocked(ctx context.Context, s Setting, expected uint64) (Setting, error) {
+	if err := p.enterLocked(ctx); err != nil {
+		return Setting{}, err
+	}
+	all := p.m.settings[s.Kind()]
+	standing, ok := all[s.Name()]
+	next, err := successor(standing, ok, s, expected)
+	if err != nil {
+		return Setting{}, err
+	}
+	if !ok && len(all) >= MaxSettings {
+		return Setting{}, fmt.Errorf("%w: %d", ErrTooMany, len(all))
+	}
+	all[s.Name()] = next
+	return next, nil
+}
+
+func (p *MemoryPlane) GetSetting(ctx context.Context, kind SettingKind, name string) (Setting, bool, error) {
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := p.enterLocked(ctx); err != nil {
+		return Setting{}, false, fmt.Errorf("get %s %q: %w", kind, name, err)
+	}
+	s, ok := m.settings[kind][name]
+	return s.clone(), ok, nil
+}
+
+func (p *MemoryPlane) ListSettings(ctx context.Context, kind SettingKind) ([]Setting, error) {
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := p.enterLocked(ctx); err != nil {
+		return nil, fmt.Errorf("list settings of kind %s: %w", kind, err)
+	}
+	var list []Setting
+	for _, name := range sortedKeys(m.settings[kind]) {
+		list = append(list, m.settings[kind][name].clone())
+	}
+	return list, nil
+}
+
+func (p *MemoryPlane) WatchSettings(ctx context.Context, fn func(Setting)) error {
+	return p.m.watch(ctx, &memoryWatcher{setting: fn})
+}
+
+func (p *MemoryPlane) Health(ctx context.Context) Health {
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p.enterLocked(ctx) != nil {
+		return Health{}
+	}
+	return Health{Quorum: true, Leader: "memory", LeaseLive: p.lease != 0}
+}
+
+// Run only waits: leases in memory lapse when Lapse says so.
+func (p *MemoryPlane) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}

@@ -1,0 +1,286 @@
+// Package control is the control plane: which cluster this is, which stores it has, which shards there are and who leads
+// them, and the settings of queues and tenants. Never jobs, executions or leases of workers: those belong to the shards.
+//
+// Two implementations stand behind Plane: Etcd, over the etcd server this process embeds (Server), and Memory, which is
+// synchronous, starts no goroutine and can be told to misbehave, for tests, simulation and embedded test servers. Package
+// node makes one Plane per process; Keeper holds the leader leases of the shards that process leads.
+//
+// No safety rests on it: what fences a leader is its raft term inside the shard's own state. A shard with a raft majority
+// goes on while the control plane is away.
+//
+// Goroutines: Run of Etcd and of Keeper, and the two Watch methods, which all block until their context ends. Every other
+// method is a request that ends with its context, safe for use by any goroutine.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// Slots is how many slots job ids hash to. It is part of the disk format.
+const Slots = 4096
+
+// Bounds of what the control plane takes.
+const (
+	// MaxShards bounds a cluster's shards; no shard can have less than one slot.
+	MaxShards = Slots
+	// MaxSettings bounds the queues and the tenants, each, deleted ones included.
+	MaxSettings = 20_000
+	// shardsPerTxn keeps a nested leader transaction below etcd's limit of 128 operations.
+	shardsPerTxn = 60
+)
+
+var (
+	// ErrUnavailable: no quorum, no answer in time, or shutting down. What was asked may have happened or not.
+	ErrUnavailable = errors.New("control plane unavailable")
+	// ErrNoMap: the slot map does not exist. On a store that has been initialised that is an alarm, never a default.
+	ErrNoMap = errors.New("slot map missing")
+	// ErrOtherCluster: the control plane belongs to another cluster than the store's disk.
+	ErrOtherCluster = errors.New("control plane belongs to another cluster")
+	// ErrRolledBack: the control plane knows of more starts of this store than its disk does.
+	ErrRolledBack = errors.New("disk was rolled back or copied")
+	// ErrNotRegistered: the call needs the store's lease, and Register has not succeeded yet.
+	ErrNotRegistered = errors.New("store not registered")
+	// ErrTooMany: MaxSettings is reached.
+	ErrTooMany = errors.New("too many settings")
+)
+
+// VersionError says that settings were put with an expected version that does not stand.
+type VersionError struct {
+	Kind     SettingKind
+	Name     string
+	Expected uint64
+	// Current is the version that stands; 0: the name does not exist or was deleted.
+	Current uint64
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("%s %q has version %d, not %d", e.Kind, e.Name, e.Current, e.Expected)
+}
+
+// Plane is the control plane as one process sees it.
+type Plane interface {
+	// Bootstrap creates the cluster's identity, its shards and its slot map, once. Run again, also by another store or
+	// with another number of shards, it finishes what a crash left half done and otherwise changes nothing. It must be
+	// called only for a store that holds no shard yet. Errors: ErrOtherCluster, ErrUnavailable.
+	Bootstrap(ctx context.Context, seed Seed) error
+	// Register makes the store known, gives it its node id, the same for ever, and grants its lease. Errors:
+	// ErrRolledBack, ErrOtherCluster, ErrUnavailable.
+	Register(ctx context.Context, store Store) (Registration, error)
+	// Map reads the slot map and the shards. Errors: ErrNoMap, ErrUnavailable.
+	Map(ctx context.Context) (*Map, error)
+
+	// Beat says that the loop that does the work is alive; cheap, any goroutine. Without a beat the store's lease lapses
+	// after LeaseTTL, and with it the leader leases bound to it. It is granted again when the beats come back.
+	Beat()
+	// AcquireLeaders takes the leader lease of each claimed shard unless an epoch at or above the claim's stands there
+	// for somebody else, or above it for this store. The answers are in the order of the claims; with an error, none
+	// is. Taking a lease again that is held is no change. Errors: ErrNotRegistered, ErrUnavailable.
+	AcquireLeaders(ctx context.Context, claims []LeaderClaim) ([]LeaderGrant, error)
+	// WatchLeaders calls fn for every leader record that stands and then, one at a time, for each change, until ctx
+	// ends; it returns ctx's error. It survives compaction and loss of the control plane by reading everything again, so
+	// that fn may see a record twice but always sees the newest. fn must neither block nor call the plane.
+	WatchLeaders(ctx context.Context, fn func(LeaderRecord)) error
+
+	// PutSetting stores s as the successor of version expected (0: it must not exist) and returns it with its new
+	// version. Versions of a name only grow, across deletion too: a deletion is put with Deleted set and stays as a
+	// tombstone. Errors: *VersionError, ErrTooMany, ErrUnavailable.
+	PutSetting(ctx context.Context, s Setting, expected uint64) (Setting, error)
+	// GetSetting reads one; ok is false if it never existed. A deleted one is returned with its Deleted set.
+	GetSetting(ctx context.Context, kind SettingKind, name string) (s Setting, ok bool, err error)
+	// ListSettings reads all of a kind in order of their names, deleted ones included: shards must learn of deletions.
+	ListSettings(ctx context.Context, kind SettingKind) ([]Setting, error)
+	// WatchSettings is for settings what WatchLeaders is for leaders.
+	WatchSettings(ctx context.Context, fn func(Setting)) error
+
+	// Health tells how it stands. It never fails: being unavailable is an answer.
+	Health(ctx context.Context) Health
+	// Run keeps the store's lease alive until ctx ends.
+	Run(ctx context.Context) error
+}
+
+// Seed is what a cluster is made of.
+type Seed struct {
+	ClusterID string
+	// Shards is how many; from 1 to MaxShards. They are numbered from 1: 0 is the store's own key span.
+	Shards int
+	// Store is the uuid of the store that holds the first replica of each.
+	Store string
+}
+
+func (s Seed) validate() error {
+	switch {
+	case s.ClusterID == "":
+		return errors.New("bootstrap cluster: ClusterID is empty")
+	case s.Store == "":
+		return errors.New("bootstrap cluster: Store is empty")
+	case s.Shards < 1 || s.Shards > MaxShards:
+		return fmt.Errorf("bootstrap cluster: Shards is %d, must be 1 to %d", s.Shards, MaxShards)
+	}
+	return nil
+}
+
+// Store is this process's disk.
+type Store struct {
+	ClusterID string
+	UUID      string
+	// Name is the operator's name of the node; Addr is where other nodes and clients reach it.
+	Name string
+	Addr string
+	// Boots counts the starts with this disk, this one included; BootID tells this start from any other.
+	Boots  uint64
+	BootID string
+}
+
+func (s Store) validate() error {
+	switch {
+	case s.ClusterID == "":
+		return errors.New("register store: ClusterID is empty")
+	case s.UUID == "":
+		return errors.New("register store: UUID is empty")
+	case s.BootID == "":
+		return errors.New("register store: BootID is empty")
+	case s.Boots == 0:
+		return errors.New("register store: Boots is 0")
+	}
+	return nil
+}
+
+// Registration is what the control plane knows of a registered store.
+type Registration struct {
+	// NodeID is a small number, never reused.
+	NodeID uint64
+	// Boots is the number of starts that was recorded before this one; 0: a new store.
+	Boots uint64
+}
+
+// Map says which shard a slot belongs to and where the shards are.
+type Map struct {
+	ClusterID string
+	// Version grows with every change.
+	Version uint64
+	// Slots[i] is the shard of slot i.
+	Slots [Slots]uint32
+	// Shards in order of their ids.
+	Shards []Shard
+}
+
+// Shard is one raft group as it is wanted.
+type Shard struct {
+	ID uint32
+	// Gen grows with every change of the replicas.
+	Gen      uint64
+	Replicas []Replica
+	// NextRID is the replica id to be given next; ids are never reused.
+	NextRID uint64
+}
+
+// Replica is one copy of a shard.
+type Replica struct {
+	RID   uint64
+	Store string
+}
+
+// LeaderClaim asks for a shard's leader lease at an epoch, which is the raft term of the leadership.
+type LeaderClaim struct {
+	Shard uint32
+	Epoch uint64
+}
+
+// LeaderGrant answers a claim.
+type LeaderGrant struct {
+	LeaderClaim
+	Held bool
+	// Standing is the record that stood in the way when Held is false. Its epoch is at least the claim's: a leadership
+	// that wants to go on needs a higher one.
+	Standing LeaderRecord
+}
+
+// LeaderRecord is a shard's leader lease as it stands.
+type LeaderRecord struct {
+	Shard uint32
+	// Epoch 0: there is none, because it lapsed.
+	Epoch uint64
+	Store string
+	Addr  string
+}
+
+// SettingKind tells queues and tenants apart.
+type SettingKind uint8
+
+const (
+	Queue SettingKind = iota + 1
+	Tenant
+)
+
+func (k SettingKind) String() string {
+	switch k {
+	case Queue:
+		return "queue"
+	case Tenant:
+		return "tenant"
+	default:
+		return fmt.Sprintf("SettingKind(%d)", uint8(k))
+	}
+}
+
+// Setting is the settings of one queue or one tenant; exactly one of the two is set.
+type Setting struct {
+	Queue  *storagev1.QueueSettings
+	Tenant *storagev1.TenantSettings
+}
+
+// Kind says which of the two is set; 0: neither.
+func (s Setting) Kind() SettingKind {
+	switch {
+	case s.Queue != nil:
+		return Queue
+	case s.Tenant != nil:
+		return Tenant
+	default:
+		return 0
+	}
+}
+
+// Name is the queue's or tenant's.
+func (s Setting) Name() string {
+	if s.Queue != nil {
+		return s.Queue.GetName()
+	}
+	return s.Tenant.GetName()
+}
+
+// Version is that of the value; 0: none yet.
+func (s Setting) Version() uint64 {
+	if s.Queue != nil {
+		return s.Queue.GetVersion()
+	}
+	return s.Tenant.GetVersion()
+}
+
+// Deleted says that it is a tombstone.
+func (s Setting) Deleted() bool {
+	if s.Queue != nil {
+		return s.Queue.GetDeleted()
+	}
+	return s.Tenant.GetDeleted()
+}
+
+// Health is how the control plane stands.
+type Health struct {
+	// Quorum: a leader is known and answered.
+	Quorum bool
+	// Leader is the control plane's own leader; empty: none known.
+	Leader string
+	// LeaseLive: this store's lease is held.
+	LeaseLive bool
+	// Sizes of the database; 0 where there is none.
+	DBBytes      int64
+	DBInUseBytes int64
+	QuotaBytes   int64
+	// Alarms and errors it reports of itself, such as NOSPACE.
+	Alarms []string
+}

@@ -943,8 +943,10 @@ type Job struct {
 	Runs      uint64 `protobuf:"varint,14,opt,name=runs,proto3" json:"runs,omitempty"`
 	DeletedMs int64  `protobuf:"varint,15,opt,name=deleted_ms,json=deletedMs,proto3" json:"deleted_ms,omitempty"`
 	// First nominal as answered by create.
-	FirstMs       int64  `protobuf:"varint,16,opt,name=first_ms,json=firstMs,proto3" json:"first_ms,omitempty"`
-	PauseReason   string `protobuf:"bytes,17,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
+	FirstMs     int64  `protobuf:"varint,16,opt,name=first_ms,json=firstMs,proto3" json:"first_ms,omitempty"`
+	PauseReason string `protobuf:"bytes,17,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
+	// Executions apart from the schedule exist, so that even a waiting one-shot may have something alive.
+	Triggered     bool `protobuf:"varint,18,opt,name=triggered,proto3" json:"triggered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,6 +1100,13 @@ func (x *Job) GetPauseReason() string {
 	return ""
 }
 
+func (x *Job) GetTriggered() bool {
+	if x != nil {
+		return x.Triggered
+	}
+	return false
+}
+
 // Attempt is one delivery, as it ended.
 type Attempt struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1109,7 +1118,9 @@ type Attempt struct {
 	Outcome   Outcome                `protobuf:"varint,6,opt,name=outcome,proto3,enum=carillon.storage.v1.Outcome" json:"outcome,omitempty"`
 	Error     string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
 	// Digest of the completion as it was accepted (8 bytes), to tell its retry from another one.
-	Digest        uint64 `protobuf:"fixed64,8,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest uint64 `protobuf:"fixed64,8,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Where the execution went when this attempt ended: the stable answer to a retried completion.
+	State         ExecutionState `protobuf:"varint,9,opt,name=state,proto3,enum=carillon.storage.v1.ExecutionState" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1200,6 +1211,13 @@ func (x *Attempt) GetDigest() uint64 {
 	return 0
 }
 
+func (x *Attempt) GetState() ExecutionState {
+	if x != nil {
+		return x.State
+	}
+	return ExecutionState_EXECUTION_STATE_UNSPECIFIED
+}
+
 // Execution is the one row of an accepted (or waiting) occurrence. Its state decides its key space.
 type Execution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1236,7 +1254,9 @@ type Execution struct {
 	Result         []byte     `protobuf:"bytes,25,opt,name=result,proto3" json:"result,omitempty"`
 	Error          string     `protobuf:"bytes,26,opt,name=error,proto3" json:"error,omitempty"`
 	// The job is a one-shot: its row goes when this row's retention ends.
-	OneShot       bool `protobuf:"varint,27,opt,name=one_shot,json=oneShot,proto3" json:"one_shot,omitempty"`
+	OneShot bool `protobuf:"varint,27,opt,name=one_shot,json=oneShot,proto3" json:"one_shot,omitempty"`
+	// Dead letters: when it is removed.
+	ExpiresMs     int64 `protobuf:"varint,28,opt,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1458,6 +1478,13 @@ func (x *Execution) GetOneShot() bool {
 		return x.OneShot
 	}
 	return false
+}
+
+func (x *Execution) GetExpiresMs() int64 {
+	if x != nil {
+		return x.ExpiresMs
+	}
+	return 0
 }
 
 // RangeVerdict says what happened to the nominal instants from..to of a job that got no execution.
@@ -2566,7 +2593,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\x95\x05\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xb3\x05\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -2589,7 +2616,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"deleted_ms\x18\x0f \x01(\x03R\tdeletedMs\x12\x19\n" +
 	"\bfirst_ms\x18\x10 \x01(\x03R\afirstMs\x12!\n" +
-	"\fpause_reason\x18\x11 \x01(\tR\vpauseReason\"\xf3\x01\n" +
+	"\fpause_reason\x18\x11 \x01(\tR\vpauseReason\x12\x1c\n" +
+	"\ttriggered\x18\x12 \x01(\bR\ttriggered\"\xae\x02\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x18\n" +
 	"\afencing\x18\x02 \x01(\x04R\afencing\x12\x16\n" +
@@ -2599,7 +2627,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\bended_ms\x18\x05 \x01(\x03R\aendedMs\x126\n" +
 	"\aoutcome\x18\x06 \x01(\x0e2\x1c.carillon.storage.v1.OutcomeR\aoutcome\x12\x14\n" +
 	"\x05error\x18\a \x01(\tR\x05error\x12\x16\n" +
-	"\x06digest\x18\b \x01(\x06R\x06digest\"\xb5\a\n" +
+	"\x06digest\x18\b \x01(\x06R\x06digest\x129\n" +
+	"\x05state\x18\t \x01(\x0e2#.carillon.storage.v1.ExecutionStateR\x05state\"\xd4\a\n" +
 	"\tExecution\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12 \n" +
@@ -2633,7 +2662,9 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"finishedMs\x12\x16\n" +
 	"\x06result\x18\x19 \x01(\fR\x06result\x12\x14\n" +
 	"\x05error\x18\x1a \x01(\tR\x05error\x12\x19\n" +
-	"\bone_shot\x18\x1b \x01(\bR\aoneShot\"\x85\x01\n" +
+	"\bone_shot\x18\x1b \x01(\bR\aoneShot\x12\x1d\n" +
+	"\n" +
+	"expires_ms\x18\x1c \x01(\x03R\texpiresMs\"\x85\x01\n" +
 	"\fRangeVerdict\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
 	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +
@@ -2875,23 +2906,24 @@ var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	7,  // 6: carillon.storage.v1.Job.labels:type_name -> carillon.storage.v1.KeyValue
 	11, // 7: carillon.storage.v1.Job.template:type_name -> carillon.storage.v1.Template
 	4,  // 8: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
-	2,  // 9: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
-	11, // 10: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
-	3,  // 11: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
-	13, // 12: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
-	12, // 13: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
-	7,  // 14: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	7,  // 15: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	5,  // 16: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
-	21, // 17: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
-	6,  // 18: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	2,  // 19: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	22, // 20: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	3,  // 9: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
+	2,  // 10: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
+	11, // 11: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
+	3,  // 12: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
+	13, // 13: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
+	12, // 14: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
+	7,  // 15: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	7,  // 16: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	5,  // 17: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
+	21, // 18: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
+	6,  // 19: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	2,  // 20: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	22, // 21: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }

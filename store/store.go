@@ -2,25 +2,48 @@
 //
 // It knows spans, batches and syncs; what the rows mean is fsm's and node/replica's business. A write error is final: the
 // engine stays failed, and its owner stops the process (a node never serves what it cannot vouch for).
+//
+// A store's loop writes: per turn one Batch, filled by its shards' views (Shard, which is fsm's State) and by the log. Others
+// read: through a Reader on a Snapshot, from any goroutine. Engines are safe for concurrent use; a Shard, its Cache, a
+// Reader, a Batch and an Iterator belong to one goroutine at a time. Only Pebble's own goroutines run here.
 package store
+
+import "errors"
+
+// ErrClosed is what an engine answers after Close.
+var ErrClosed = errors.New("store is closed")
+
+// Source is what can be read: an Engine as it stands now, or a Snapshot.
+type Source interface {
+	// Get returns a copy of key's value.
+	Get(key []byte) (value []byte, ok bool, err error)
+	// NewIter walks [start, end) as it stands now; a nil end is the end of all rows. The caller closes it.
+	NewIter(start, end []byte) (Iterator, error)
+}
+
+// Snapshot is a Source that does not change. It holds back compaction: close it soon.
+type Snapshot interface {
+	Source
+	Close() error
+}
 
 // Engine is an ordered key space with atomic, ordered batches. Two implementations: Pebble (OpenPebble) and memory (OpenMemory).
 // After a crash the rows are those of a prefix of the committed batches that contains at least every synced one.
 type Engine interface {
-	// Get returns a copy of key's value.
-	Get(key []byte) (value []byte, ok bool, err error)
-	// NewIter walks [start, end) as it stands now. The caller closes it.
-	NewIter(start, end []byte) (Iterator, error)
+	Source
+	// NewSnapshot returns the rows as they stand now: reads of more than one row that have to fit together need one.
+	NewSnapshot() (Snapshot, error)
 	NewBatch() Batch
 	// Commit applies b; it is visible when Commit returns and, with sync, durable when wait returns nil. wait is nil
 	// without sync. Waits must be called in commit order, from any one goroutine. b must not be used afterwards.
 	Commit(b Batch, sync bool) (wait func() error, err error)
-	// Flushed sizes and counters, for metrics and bench.
+	// Metrics returns sizes and counters, for metrics and bench.
 	Metrics() Metrics
 	Close() error
 }
 
-// Batch collects writes. Keys and values are copied.
+// Batch collects writes, which apply in their order. Keys and values are copied. Len is the number of writes. DeleteRange
+// removes [start, end); an empty range removes nothing.
 type Batch interface {
 	Set(key, value []byte)
 	Delete(key []byte)
@@ -28,7 +51,8 @@ type Batch interface {
 	Len() int
 }
 
-// Iterator walks rows in key order. Key and Value are valid until the next move.
+// Iterator walks rows in key order. It stands nowhere until First or SeekGE; both keep to its bounds. Key and Value are
+// valid until the next move.
 type Iterator interface {
 	First() bool
 	SeekGE(key []byte) bool

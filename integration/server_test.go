@@ -1,0 +1,206 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillon-scheduler/carillon/proto/carillon/v1/carillonv1connect"
+)
+
+// binary is the real thing, built once for all tests.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "carillon-integration-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "carillon")
+	build := exec.Command("go", "build", "-o", binary, "..")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build carillon:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// server is a real process and the clients to talk to it.
+type server struct {
+	t    *testing.T
+	dir  string
+	args []string
+	addr string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended
+	log  *logTail
+
+	http *http.Client
+}
+
+// startServer starts a node on dir (a fresh directory if empty) and waits until it is ready.
+func startServer(t *testing.T, dir string, args ...string) *server {
+	t.Helper()
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	s := &server{t: t, dir: dir, args: args, addr: freeAddr(t), http: newHTTPClient()}
+	t.Cleanup(s.kill)
+	s.start()
+	return s
+}
+
+// start runs the process and waits until it is ready.
+func (s *server) start() {
+	s.t.Helper()
+	s.launch()
+	if err := s.waitReady(30 * time.Second); err != nil {
+		s.t.Fatalf("server is not ready: %v\n%s", err, s.log)
+	}
+}
+
+func (s *server) launch() {
+	s.t.Helper()
+	s.log = &logTail{}
+	s.cmd = exec.Command(binary, append([]string{"serve", "--data", s.dir, "--listen", s.addr}, s.args...)...)
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	done := make(chan struct{})
+	s.done = done
+	cmd := s.cmd
+	go func() { // ends with the process
+		_ = cmd.Wait()
+		close(done)
+	}()
+}
+
+func (s *server) waitReady(limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if code, _ := s.get("/readyz"); code == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-s.done:
+			return fmt.Errorf("it has ended: %v", s.cmd.ProcessState)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// freeAddr is a loopback address that was free a moment ago; the server keeps it over its restarts.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func newHTTPClient() *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Client{Transport: &http.Transport{
+		Protocols:   protocols,
+		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext,
+	}}
+}
+
+// kill ends the process at once, as a crash would.
+func (s *server) kill() {
+	if s.cmd == nil || s.cmd.Process == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGKILL)
+	<-s.done
+}
+
+// stop asks the process to end and returns its exit code.
+func (s *server) stop() int {
+	s.t.Helper()
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-s.done:
+	case <-time.After(30 * time.Second):
+		s.kill()
+		s.t.Fatalf("server did not stop within 30 s\n%s", s.log)
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+func (s *server) url(path string) string { return "http://" + s.addr + path }
+
+func (s *server) get(path string) (int, string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, s.url(path), nil)
+	res, err := s.http.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
+
+func (s *server) jobs() carillonv1connect.JobServiceClient {
+	return carillonv1connect.NewJobServiceClient(s.http, s.url(""))
+}
+
+func (s *server) workers() carillonv1connect.WorkerServiceClient {
+	return carillonv1connect.NewWorkerServiceClient(s.http, s.url(""))
+}
+
+func (s *server) executions() carillonv1connect.ExecutionServiceClient {
+	return carillonv1connect.NewExecutionServiceClient(s.http, s.url(""))
+}
+
+// logTail keeps the last lines a process wrote.
+type logTail struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logTail) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.b.Len() > 256<<10 {
+		rest := bytes.Clone(l.b.Bytes()[l.b.Len()-64<<10:])
+		l.b.Reset()
+		l.b.Write(rest)
+	}
+	return l.b.Write(p)
+}
+
+func (l *logTail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

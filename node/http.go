@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	// maxStreams bounds the calls one connection may have under way.
+	maxStreams        = 4096
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 5 * time.Minute
+)
+
+// web is the node's one port: the API, health and metrics.
+type web struct {
+	listener net.Listener
+	server   *http.Server
+	logger   *slog.Logger
+}
+
+// listen binds addr, so that a port in use is an error before anything else is started.
+func listen(addr string, logger *slog.Logger) (*web, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w (is another server running? choose another port with --listen)", addr, err)
+	}
+	return &web{listener: l, logger: logger}, nil
+}
+
+// publish writes the bound address to the data directory, for scripts that let the node choose its port.
+func (w *web) publish(dir string) error {
+	path := filepath.Join(dir, "address")
+	if err := os.WriteFile(path+".tmp", []byte(w.listener.Addr().String()+"\n"), 0o644); err != nil {
+		return fmt.Errorf("write address file: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return fmt.Errorf("write address file: %w", err)
+	}
+	return nil
+}
+
+// serve answers until ctx ends, then lets calls under way finish for at most grace.
+func (w *web) serve(ctx context.Context, handler http.Handler, grace time.Duration) error {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	w.server = &http.Server{
+		Handler:           handler,
+		Protocols:         protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 256 << 10},
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		ErrorLog:          slog.NewLogLogger(w.logger.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		end, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		err := w.server.Shutdown(end)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = w.server.Close()
+		}
+		stopped <- err
+	})
+	err := w.server.Serve(w.listener)
+	if stop() { // it failed by itself
+		return fmt.Errorf("serve on %s: %w", w.listener.Addr(), err)
+	}
+	return <-stopped
+}
+
+// routes puts health and metrics beside the API.
+func routes(api http.Handler, registry *prometheus.Registry, ready func() []string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		writeHealth(w, nil)
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		writeHealth(w, ready())
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	mux.Handle("/", api)
+	return mux
+}
+
+// writeHealth answers 200, or 503 with the reasons.
+func writeHealth(w http.ResponseWriter, reasons []string) {
+	w.Header().Set("Content-Type", "application/json")
+	status := "ok"
+	if len(reasons) > 0 {
+		status = "unavailable"
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	// An error here is the caller's connection, which is gone.
+	_ = json.NewEncoder(w).Encode(struct {
+		Status  string   `json:"status"`
+		Reasons []string `json:"reasons,omitempty"`
+	}{status, reasons})
+}

@@ -13,11 +13,13 @@ type MemoryPlane struct {
 	// Guarded by m.mu: set by Register.
 	store Store
 	lease uint64
+	// beatsAtLapse: the lease comes back with the first beat after.
+	beatsAtLapse uint64
 }
 
 var _ Plane = (*MemoryPlane)(nil)
 
-// Lapse ends the store's lease: its leader records go. The next AcquireLeaders gets a new one, as after an outage.
+// Lapse ends the store's lease: its leader records go. The first AcquireLeaders after the next beat gets a new one.
 func (p *MemoryPlane) Lapse() {
 	m := p.m
 	m.mu.Lock()
@@ -28,7 +30,7 @@ func (p *MemoryPlane) Lapse() {
 			events = append(events, memoryEvent{leader: &LeaderRecord{Shard: shard}})
 		}
 	}
-	p.lease = 0
+	p.lease, p.beatsAtLapse = 0, p.beats.Load()
 	m.mu.Unlock()
 	m.tell(events)
 }
@@ -153,6 +155,10 @@ func (p *MemoryPlane) AcquireLeaders(ctx context.Context, claims []LeaderClaim) 
 		m.mu.Unlock()
 		return nil, fmt.Errorf("acquire leader leases: %w", ErrNotRegistered)
 	}
+	if p.lease == 0 && p.beats.Load() == p.beatsAtLapse {
+		m.mu.Unlock()
+		return nil, fmt.Errorf("acquire leader leases: %w", ErrLapsed)
+	}
 	if p.lease == 0 {
 		p.grantLocked()
 	}
@@ -268,5 +274,5 @@ func (p *MemoryPlane) Health(ctx context.Context) Health {
 // Run only waits: leases in memory lapse when Lapse says so.
 func (p *MemoryPlane) Run(ctx context.Context) error {
 	<-ctx.Done()
-	return ctx.Err()
+	return nil
 }

@@ -36,12 +36,14 @@ const (
 var (
 	// ErrUnavailable: no quorum, no answer in time, or shutting down. What was asked may have happened or not.
 	ErrUnavailable = errors.New("control plane unavailable")
-	// ErrNoMap: the slot map does not exist. On a store that has been initialised that is an alarm, never a default.
-	ErrNoMap = errors.New("slot map missing")
+	// ErrNoMap: the slot map does not exist or makes no sense. On a store that has been initialised that is an alarm, never a default.
+	ErrNoMap = errors.New("slot map missing or damaged")
 	// ErrOtherCluster: the control plane belongs to another cluster than the store's disk.
 	ErrOtherCluster = errors.New("control plane belongs to another cluster")
 	// ErrRolledBack: the control plane knows of more starts of this store than its disk does.
 	ErrRolledBack = errors.New("disk was rolled back or copied")
+	// ErrLapsed: the store's lease has ended and no beat has brought a new one yet; it is also an ErrUnavailable.
+	ErrLapsed = fmt.Errorf("store lease lapsed: %w", ErrUnavailable)
 	// ErrNotRegistered: the call needs the store's lease, and Register has not succeeded yet.
 	ErrNotRegistered = errors.New("store not registered")
 	// ErrTooMany: MaxSettings is reached.
@@ -78,7 +80,7 @@ type Plane interface {
 	Beat()
 	// AcquireLeaders takes the leader lease of each claimed shard unless an epoch at or above the claim's stands there
 	// for somebody else, or above it for this store. The answers are in the order of the claims; with an error, none
-	// is. Taking a lease again that is held is no change. Errors: ErrNotRegistered, ErrUnavailable.
+	// is. Taking a lease again that is held is no change. Errors: ErrNotRegistered, ErrLapsed, ErrUnavailable.
 	AcquireLeaders(ctx context.Context, claims []LeaderClaim) ([]LeaderGrant, error)
 	// WatchLeaders calls fn for every leader record that stands and then, one at a time, for each change, until ctx
 	// ends; it returns ctx's error. It survives compaction and loss of the control plane by reading everything again, so
@@ -98,7 +100,7 @@ type Plane interface {
 
 	// Health tells how it stands. It never fails: being unavailable is an answer.
 	Health(ctx context.Context) Health
-	// Run keeps the store's lease alive until ctx ends.
+	// Run keeps the store's lease alive, as the beats allow, until ctx ends; then it returns nil.
 	Run(ctx context.Context) error
 }
 

@@ -1,0 +1,182 @@
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Keys in etcd.
+const (
+	keyCluster   = "/cluster"
+	keyMap       = "/map"
+	keyShards    = "/s/"
+	keyLeaders   = "/l/"
+	keyNodes     = "/n/"
+	keyLive      = "/live/"
+	keyNodeAlloc = "/alloc/node"
+	keySettings  = "/settings/"
+	keyQueues    = keySettings + "queue/"
+	keyTenants   = keySettings + "tenant/"
+)
+
+// Values but leader records and settings are JSON, for operators to read and for later versions to add fields to.
+
+// clusterRecord is written by the first Bootstrap and never changes.
+type clusterRecord struct {
+	ID     string `json:"id"`
+	Shards int    `json:"shards"`
+	Store  string `json:"store"`
+}
+
+func (r clusterRecord) seed() Seed { return Seed{ClusterID: r.ID, Shards: r.Shards, Store: r.Store} }
+
+// mapRecord is the slot map: runs of slots in order, without gaps.
+type mapRecord struct {
+	Version uint64    `json:"version"`
+	Runs    []slotRun `json:"runs"`
+}
+
+type slotRun struct {
+	First int    `json:"first"`
+	Last  int    `json:"last"`
+	Shard uint32 `json:"shard"`
+}
+
+type shardRecord struct {
+	Gen      uint64          `json:"gen"`
+	Replicas []replicaRecord `json:"replicas"`
+	NextRID  uint64          `json:"next_rid"`
+}
+
+type replicaRecord struct {
+	RID   uint64 `json:"rid"`
+	Store string `json:"store"`
+}
+
+type nodeRecord struct {
+	NodeID uint64 `json:"node_id"`
+	Name   string `json:"name"`
+	Addr   string `json:"addr"`
+	Boots  uint64 `json:"boots"`
+	BootID string `json:"boot_id"`
+}
+
+// liveRecord is bound to the store's lease.
+type liveRecord struct {
+	BootID string `json:"boot_id"`
+	Addr   string `json:"addr"`
+}
+
+func encodeJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		// Only types of this file get here, and none of them can fail.
+		panic(fmt.Sprintf("control: encode %T: %v", v, err))
+	}
+	return string(b)
+}
+
+func decodeJSON(key string, value []byte, into any) error {
+	if err := json.Unmarshal(value, into); err != nil {
+		return fmt.Errorf("decode %s: %w", key, err)
+	}
+	return nil
+}
+
+func (m *Map) record() mapRecord {
+	r := mapRecord{Version: m.Version}
+	for slot, shard := range m.Slots {
+		if n := len(r.Runs); n > 0 && r.Runs[n-1].Shard == shard {
+			r.Runs[n-1].Last = slot
+			continue
+		}
+		r.Runs = append(r.Runs, slotRun{First: slot, Last: slot, Shard: shard})
+	}
+	return r
+}
+
+// fill sets m's slots from r, which must give each slot to one of m's shards.
+func (m *Map) fill(r mapRecord) error {
+	shards := make(map[uint32]bool, len(m.Shards))
+	for _, s := range m.Shards {
+		shards[s.ID] = true
+	}
+	next := 0
+	for _, run := range r.Runs {
+		if run.First != next || run.Last < run.First || run.Last >= Slots {
+			return fmt.Errorf("slots %d to %d follow on slot %d", run.First, run.Last, next-1)
+		}
+		if !shards[run.Shard] {
+			return fmt.Errorf("slots %d to %d belong to shard %d, which does not exist", run.First, run.Last, run.Shard)
+		}
+		for slot := run.First; slot <= run.Last; slot++ {
+			m.Slots[slot] = run.Shard
+		}
+		next = run.Last + 1
+	}
+	if next != Slots {
+		return fmt.Errorf("slots from %d on belong to no shard", next)
+	}
+	m.Version = r.Version
+	return nil
+}
+
+func (s Shard) record() shardRecord {
+	r := shardRecord{Gen: s.Gen, NextRID: s.NextRID}
+	for _, replica := range s.Replicas {
+		r.Replicas = append(r.Replicas, replicaRecord(replica))
+	}
+	return r
+}
+
+func (r shardRecord) shard(id uint32) Shard {
+	s := Shard{ID: id, Gen: r.Gen, NextRID: r.NextRID}
+	for _, replica := range r.Replicas {
+		s.Replicas = append(s.Replicas, Replica(replica))
+	}
+	return s
+}
+
+// Shard ids are of fixed width in keys, so that they list in order.
+func shardKey(prefix string, shard uint32) string { return fmt.Sprintf("%s%08x", prefix, shard) }
+
+func parseShardKey(prefix, key string) (uint32, error) {
+	hex, ok := strings.CutPrefix(key, prefix)
+	id, err := strconv.ParseUint(hex, 16, 32)
+	if !ok || len(hex) != 8 || err != nil {
+		return 0, fmt.Errorf("decode key %q: not %s and 8 hexadecimal digits", key, prefix)
+	}
+	return uint32(id), nil
+}
+
+// A leader record starts with its epoch in fixed width, because etcd compares values as strings; later versions may add
+// fields at the end.
+
+func leaderPrefix(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
+
+func (r LeaderRecord) encode() string { return leaderPrefix(r.Epoch) + "," + r.Store + "," + r.Addr }
+
+func decodeLeader(key, value string) (LeaderRecord, error) {
+	shard, err := parseShardKey(keyLeaders, key)
+	if err != nil {
+		return LeaderRecord{}, err
+	}
+	fields := strings.SplitN(value, ",", 4)
+	if len(fields) < 3 || len(fields[0]) != 16 {
+		return LeaderRecord{}, fmt.Errorf("decode %s: %q is not epoch, store and address", key, value)
+	}
+	epoch, err := strconv.ParseUint(fields[0], 16, 64)
+	if err != nil || epoch == 0 {
+		return LeaderRecord{}, fmt.Errorf("decode %s: %q is not an epoch", key, fields[0])
+	}
+	return LeaderRecord{Shard: shard, Epoch: epoch, Store: fields[1], Addr: fields[2]}, nil
+}
+
+func settingPrefix(kind SettingKind) string {
+	if kind == Queue {
+		return keyQueues
+	}
+	return keyTenants
+}

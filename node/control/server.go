@@ -1,0 +1,177 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+)
+
+// DefaultQuotaBytes bounds etcd's database. Ours stays below 20 MB; past the quota etcd turns read-only.
+const DefaultQuotaBytes = 512 << 20
+
+// maxSocketPath is what a unix socket's address can hold.
+const maxSocketPath = 107
+
+const (
+	// A lone member elects itself after one to two election timeouts, and nothing else depends on its ticks: short ones
+	// start it quickly. Both are measured in docs/performance.md's idle and restart figures.
+	loneTickMS     = 50
+	loneElectionMS = 250
+	// walSegmentBytes: etcd preallocates two segments of its log. Its default of 64 MB each is meant for a server whose
+	// work is to write; ours writes a few entries at a start.
+	walSegmentBytes = 4 << 20
+	// Entries until etcd snapshots and lets go of older ones, in memory and at a restart.
+	snapshotEntries = 2_000
+	catchUpEntries  = 500
+	// progressInterval is how often a silent watch is told that it is alive.
+	progressInterval = time.Minute
+	readyTimeout     = 30 * time.Second
+)
+
+// ServerConfig says how to run the embedded etcd.
+type ServerConfig struct {
+	// Dir holds its data; created if missing. Required.
+	Dir string
+	// Name of the member and Token of its cluster: used at the first start only. Required.
+	Name  string
+	Token string
+	// QuotaBytes bounds its database; 0: DefaultQuotaBytes.
+	QuotaBytes int64
+	// ClientSocket is the path of a unix socket to serve etcd's own API at, for operators and drills; empty: none. This
+	// process needs none.
+	ClientSocket string
+	// Logger gets etcd's log. Required.
+	Logger *slog.Logger
+}
+
+func (c ServerConfig) validate() error {
+	switch {
+	case c.Dir == "":
+		return errors.New("start etcd: Dir is empty")
+	case c.Name == "":
+		return errors.New("start etcd: Name is empty")
+	case c.Token == "":
+		return errors.New("start etcd: Token is empty")
+	case c.Logger == nil:
+		return errors.New("start etcd: Logger is nil")
+	case c.QuotaBytes < 0:
+		return fmt.Errorf("start etcd: QuotaBytes is %d", c.QuotaBytes)
+	case len(c.ClientSocket) > maxSocketPath:
+		return fmt.Errorf("start etcd: ClientSocket %q is longer than %d bytes", c.ClientSocket, maxSocketPath)
+	}
+	return nil
+}
+
+// Server is an etcd server inside this process: the only member of its cluster. It listens on nothing, unless told to
+// serve a client socket.
+type Server struct {
+	etcd   *embed.Etcd
+	client *clientv3.Client
+	quota  int64
+	close  sync.Once
+}
+
+// StartServer starts etcd on cfg.Dir and returns when it can serve. The first start makes a new cluster of one member;
+// later ones go by what the directory says. A write that fails ends the process, as etcd cannot vouch for its data then.
+func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if cfg.QuotaBytes == 0 {
+		cfg.QuotaBytes = DefaultQuotaBytes
+	}
+	etcdConfig, err := cfg.embedded()
+	if err != nil {
+		return nil, err
+	}
+	shrinkSegments()
+	etcd, err := embed.StartEtcd(etcdConfig)
+	if err != nil {
+		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	select {
+	case <-etcd.Server.ReadyNotify():
+		return &Server{etcd: etcd, client: v3client.New(etcd.Server), quota: cfg.QuotaBytes}, nil
+	case <-etcd.Server.StopNotify():
+		err = errors.New("it stopped before it was ready")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	etcd.Close()
+	return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
+}
+
+// shrinkSegments sets etcd's package variable once, before its first server starts.
+var shrinkSegments = sync.OnceFunc(func() { wal.SegmentSizeBytes = walSegmentBytes })
+
+func (c ServerConfig) embedded() (*embed.Config, error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create etcd directory: %w", err)
+	}
+	// The peer URL names the member. Nobody listens there: a second member cannot reach it before it is updated.
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:1"}
+	e := embed.NewConfig()
+	e.Dir, e.Name = c.Dir, c.Name
+	e.ListenPeerUrls, e.ListenClientUrls = nil, nil
+	e.AdvertisePeerUrls, e.AdvertiseClientUrls = []url.URL{peer}, []url.URL{peer}
+	e.InitialCluster = e.InitialClusterFromName(c.Name)
+	e.InitialClusterToken = c.Token
+	if c.ClientSocket != "" {
+		path, err := filepath.Abs(c.ClientSocket)
+		if err != nil {
+			return nil, fmt.Errorf("resolve client socket: %w", err)
+		}
+		e.ListenClientUrls = []url.URL{{Scheme: "unix", Path: path}}
+	}
+	e.TickMs, e.ElectionMs = loneTickMS, loneElectionMS
+	e.QuotaBackendBytes = c.QuotaBytes
+	e.SnapshotCount, e.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
+	e.AutoCompactionMode, e.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
+	e.BootstrapDefragThresholdMegabytes = 64
+	e.WatchProgressNotifyInterval = progressInterval
+	e.WarningApplyDuration, e.WarningUnaryRequestDuration = time.Second, 2*time.Second
+	e.EnableGRPCGateway = false
+	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(c.Logger))
+	return e, nil
+}
+
+// Client is an etcd client that calls the server directly; it is closed with the server.
+func (s *Server) Client() *clientv3.Client { return s.client }
+
+// QuotaBytes bounds the database.
+func (s *Server) QuotaBytes() int64 { return s.quota }
+
+// Run returns nil when ctx ends, or an error if etcd stops by itself. It does not close the server.
+func (s *Server) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.etcd.Server.StopNotify():
+		return errors.New("run etcd: it stopped by itself")
+	case err := <-s.etcd.Err():
+		return fmt.Errorf("run etcd: %w", err)
+	}
+}
+
+// Close stops the server and waits until its files are closed. Planes over its client must not be running any more. Safe
+// to call twice.
+func (s *Server) Close() {
+	s.close.Do(func() {
+		// The client's only error is that it was cancelled, which is how it closes.
+		_ = s.client.Close()
+		s.etcd.Close()
+	})
+}

@@ -1,0 +1,400 @@
+package replica
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/store"
+	"go.etcd.io/raft/v3/raftpb"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// Core is the replicas of one store as a deterministic state machine: inputs are method calls, what comes of them is done
+// by Turn. It must be used by one goroutine at a time. Given the same inputs it does the same, up to raft's random election
+// timeouts.
+type Core struct {
+	cfg    Config
+	engine store.Engine
+	byID   map[uint32]*replica
+	// all is in order of shards.
+	all   []*replica
+	dirty []*replica
+
+	seq uint64
+	// unsynced are the turns whose sync is awaited, oldest first.
+	unsynced []unsynced
+	out      Turn
+	readSeq  uint64
+	stopping bool
+	counters Counters
+}
+
+// Turn is what one turn did and asks for.
+type Turn struct {
+	// Seq numbers the turns.
+	Seq uint64
+	// Wait blocks until the turn is durable; then SyncDone(Seq) is due. nil: there is nothing to wait for. Waits must be
+	// called in the order of the turns.
+	Wait func() error
+	// Frames are to be sent now.
+	Frames []Frame
+	// Events come before Results, in order.
+	Events  []Event
+	Results []Delivery
+	// More says that another turn has work already.
+	More bool
+}
+
+// Proposal is a command on its way into its shard's log.
+type Proposal struct {
+	Shard uint32
+	// Command is handed over: it must not be changed any more.
+	Command *storagev1.Command
+	// Encoded is Command's encoding, if the caller has made it already.
+	Encoded []byte
+	// Done is told the outcome exactly once.
+	Done func(fsm.Result, error)
+}
+
+// Delivery is an outcome to hand out: to the caller of Propose, or of ReadIndex.
+type Delivery struct {
+	done   func(fsm.Result, error)
+	read   func(error)
+	result fsm.Result
+	err    error
+}
+
+// Deliver calls the caller back.
+func (d Delivery) Deliver() {
+	if d.read != nil {
+		d.read(d.err)
+		return
+	}
+	d.done(d.result, d.err)
+}
+
+// EventKind says what an Event tells.
+type EventKind uint8
+
+const (
+	// LeaseWanted: raft elected this replica; the control plane is to record Term as the shard's epoch and the outcome to
+	// be told by LeaseHeld, LeaseUnavailable or HigherEpoch.
+	LeaseWanted EventKind = iota + 1
+	// Established: the replica serves from now on, under Term.
+	Established
+	// SteppedDown: an established leadership, of Term, has ended.
+	SteppedDown
+	// Applied: an entry was applied while established; Effects says what it changed.
+	Applied
+)
+
+// Event tells what happened to a shard.
+type Event struct {
+	Kind    EventKind
+	Shard   uint32
+	Term    uint64
+	Effects *fsm.Effects
+}
+
+// Counters only grow.
+type Counters struct {
+	Turns, Syncs                          uint64
+	EntriesProposed, CommandsProposed     uint64
+	EntriesApplied, CommandsApplied       uint64
+	BytesProposed, TruncatedBytes         uint64
+	Refused, Ambiguous, LeadershipsGained uint64
+}
+
+type unsynced struct {
+	seq       uint64
+	responses []responses
+}
+
+// responses are the messages of a replica that may go once their turn is durable.
+type responses struct {
+	replica  *replica
+	messages []*raftpb.Message
+}
+
+// New opens the groups of replicas, as Load returned them. A group with one voter campaigns in the first turn.
+func New(cfg Config, engine store.Engine, replicas []ReplicaState) (*Core, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Core{cfg: cfg.withDefaults(), engine: engine, byID: make(map[uint32]*replica, len(replicas))}
+	for _, s := range replicas {
+		if c.byID[s.Shard] != nil {
+			return nil, fmt.Errorf("open replicas: shard %d is there twice", s.Shard)
+		}
+		r, err := openReplica(c, s)
+		if err != nil {
+			return nil, fmt.Errorf("open replica of shard %d: %w", s.Shard, err)
+		}
+		c.byID[s.Shard] = r
+		c.all = append(c.all, r)
+		c.touch(r)
+	}
+	slices.SortFunc(c.all, byShard)
+	return c, nil
+}
+
+func byShard(a, b *replica) int { return cmp.Compare(a.shard, b.shard) }
+
+// Propose queues a command for the next entry of its shard. Its Done comes with a later turn's Results.
+func (c *Core) Propose(p Proposal) {
+	r := c.byID[p.Shard]
+	if p.Encoded == nil {
+		encoded, err := p.Command.MarshalVT()
+		if err != nil {
+			c.refuse(p, fmt.Errorf("encode command: %w", err))
+			return
+		}
+		p.Encoded = encoded
+	}
+	switch {
+	case r == nil:
+		c.refuse(p, ErrNoReplica)
+	case c.stopping:
+		c.refuse(p, ErrStopped)
+	case len(p.Encoded) > MaxCommandBytes:
+		c.refuse(p, ErrTooLarge)
+	case !r.leads():
+		c.refuse(p, r.notLeader())
+	case r.queue.full(c.cfg, len(p.Encoded)):
+		c.refuse(p, ErrOverloaded)
+	default:
+		r.queue.push(p)
+		c.touch(r)
+	}
+}
+
+// ReadIndex asks for a moment after which the applied state shows everything acknowledged before the call; done is told it
+// with a later turn's Results.
+func (c *Core) ReadIndex(shard uint32, done func(error)) {
+	r := c.byID[shard]
+	switch {
+	case r == nil:
+		c.answerRead(done, ErrNoReplica)
+	case c.stopping:
+		c.answerRead(done, ErrStopped)
+	case !r.leads():
+		c.answerRead(done, r.notLeader())
+	case r.reads.count() >= maxWaitingReads:
+		c.answerRead(done, ErrOverloaded)
+	default:
+		r.reads.fresh = append(r.reads.fresh, done)
+		c.touch(r)
+	}
+}
+
+// Step takes in a message of a peer. What is not for a replica here, or what this version cannot use, is dropped, as if the
+// network had.
+func (c *Core) Step(m PeerMessage) {
+	r := c.byID[m.Shard]
+	if r == nil || m.Message.GetTo() != r.id || m.Message.GetType() == raftpb.MsgSnap {
+		return
+	}
+	// An error means that raft dropped the message, which it may.
+	_ = r.node.Step(m.Message)
+	c.touch(r)
+}
+
+// SyncDone says that the turn seq is durable. Turns must be reported in order.
+func (c *Core) SyncDone(seq uint64) {
+	if len(c.unsynced) == 0 || c.unsynced[0].seq != seq {
+		panic(fmt.Sprintf("replica: sync of turn %d reported out of order", seq))
+	}
+	done := c.unsynced[0]
+	c.unsynced = slices.Delete(c.unsynced, 0, 1)
+	for _, rs := range done.responses {
+		c.release(rs)
+	}
+}
+
+// release lets go messages that waited for a sync.
+func (c *Core) release(rs responses) {
+	for _, m := range rs.messages {
+		if m.GetTo() == rs.replica.id {
+			rs.replica.stepLocal(m)
+		} else {
+			c.send(rs.replica, m)
+		}
+	}
+	c.touch(rs.replica)
+}
+
+// Tick lets TickInterval pass for the replicas that need it.
+func (c *Core) Tick() {
+	for _, r := range c.all {
+		if r.needsTick() {
+			r.tick()
+			c.touch(r)
+		}
+	}
+}
+
+// NeedsTick says whether any replica waits for time to pass. A store whose groups have one voter each, all established,
+// does not.
+func (c *Core) NeedsTick() bool { return slices.ContainsFunc(c.all, (*replica).needsTick) }
+
+// Campaign makes the shard's replica stand for election, unless it leads already.
+func (c *Core) Campaign(shard uint32) {
+	if r := c.byID[shard]; r != nil {
+		r.campaign()
+		c.touch(r)
+	}
+}
+
+// TransferLeader hands the leadership to replica id of the shard. Commands wait until it has happened, or an election
+// timeout has passed without.
+func (c *Core) TransferLeader(shard uint32, id uint64) {
+	if r := c.byID[shard]; r != nil && r.leads() && id != r.id {
+		r.transferTicks = electionTicks
+		r.node.TransferLeader(id)
+		c.touch(r)
+	}
+}
+
+// Stop refuses what is queued and everything that comes: what is in flight goes on. See Idle.
+func (c *Core) Stop() {
+	c.stopping = true
+	for _, r := range c.all {
+		c.refuseQueue(r, ErrStopped)
+		c.failReads(r, ErrStopped)
+	}
+}
+
+// Idle says that no command is in flight, no sync awaited and nothing left to hand out.
+func (c *Core) Idle() bool {
+	return len(c.unsynced) == 0 && len(c.out.Results) == 0 &&
+		!slices.ContainsFunc(c.all, func(r *replica) bool { return r.flight != nil })
+}
+
+// Abandon fails the commands that are still in flight, as ambiguous. Their outcomes come with Results.
+func (c *Core) Abandon() {
+	for _, r := range c.all {
+		c.failFlight(r)
+	}
+}
+
+// InFlight is how many turns wait for their syncs.
+func (c *Core) InFlight() int { return len(c.unsynced) }
+
+// HasWork says that a turn would do something.
+func (c *Core) HasWork() bool {
+	return len(c.dirty) > 0 || len(c.out.Results) > 0 || len(c.out.Frames) > 0
+}
+
+// Counters returns what was counted so far.
+func (c *Core) Counters() Counters { return c.counters }
+
+// touch marks r for the next turn.
+func (c *Core) touch(r *replica) {
+	if !r.dirty {
+		r.dirty = true
+		c.dirty = append(c.dirty, r)
+	}
+}
+
+// Turn does what the inputs since the last one ask for, under stampMS, the node's disciplined clock. After an error, which
+// is an engine's fault or a broken log, the Core must not be used any more and the process should end.
+func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
+	defer recoverStorageError(&err)
+	c.seq++
+	c.counters.Turns++
+	work := c.dirty
+	c.dirty = nil
+	slices.SortFunc(work, byShard)
+	w := &write{batch: c.engine.NewBatch(), stampMS: stampMS}
+	for _, r := range work {
+		r.dirty = false
+		if err := c.drive(r, w); err != nil {
+			return Turn{}, fmt.Errorf("turn of shard %d: %w", r.shard, err)
+		}
+	}
+	c.truncateLogs(w.batch)
+	wait, err := c.commit(w)
+	if err != nil {
+		return Turn{}, fmt.Errorf("commit turn: %w", err)
+	}
+	for _, r := range work {
+		r.committed()
+	}
+	turn, c.out = c.out, Turn{}
+	turn.Seq, turn.Wait, turn.More = c.seq, wait, len(c.dirty) > 0
+	return turn, nil
+}
+
+// recoverStorageError turns the engine's error that raft panicked with back into an error.
+func recoverStorageError(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case *storageError:
+		*err = p
+	default:
+		panic(p)
+	}
+}
+
+// write is a turn's batch in the making.
+type write struct {
+	batch   store.Batch
+	stampMS int64
+	// responses wait for the sync; a turn without any needs none.
+	responses []responses
+	// apart are applied indexes kept out of the batch, with that fault only.
+	apart []*replica
+}
+
+// commit writes the batch and returns how to wait for it, if anything depends on it.
+func (c *Core) commit(w *write) (wait func() error, err error) {
+	sync := len(w.responses) > 0
+	if w.batch.Len() == 0 {
+		if !sync {
+			return nil, nil
+		}
+		// A sync of what earlier turns wrote: an empty batch would not make the engine wait for them.
+		r := w.responses[0].replica
+		w.batch.Set(rowKey(r.shard, fsm.KindHardState), encodeHardState(r.hard))
+	}
+	if wait, err = c.engine.Commit(w.batch, sync); err != nil {
+		return nil, err
+	}
+	if err := c.commitApart(w.apart); err != nil {
+		return nil, err
+	}
+	if sync {
+		if wait == nil {
+			return nil, errors.New("engine has no wait for a synced batch")
+		}
+		c.counters.Syncs++
+		c.unsynced = append(c.unsynced, unsynced{seq: c.seq, responses: w.responses})
+	}
+	return wait, nil
+}
+
+// commitApart is the fault AppliedIndexApart.
+func (c *Core) commitApart(apart []*replica) error {
+	if len(apart) == 0 {
+		return nil
+	}
+	b := c.engine.NewBatch()
+	for _, r := range apart {
+		b.Set(rowKey(r.shard, fsm.KindApplied), encodeApplied(r.applied))
+	}
+	_, err := c.engine.Commit(b, false)
+	return err
+}
+
+func (c *Core) refuse(p Proposal, err error) {
+	c.counters.Refused++
+	c.out.Results = append(c.out.Results, Delivery{done: p.Done, err: err})
+}
+
+func (c *Core) answerRead(done func(error), err error) {
+	c.out.Results = append(c.out.Results, Delivery{read: done, err: err})
+}

@@ -1,0 +1,256 @@
+package replica
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/store"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// raft's own limits, REPLICATION.md 2.2.
+const (
+	maxMessageBytes     = 256 << 10
+	maxInflightMessages = 64
+	maxInflightBytes    = 4 << 20
+	maxUncommittedBytes = 16 << 20
+	maxApplyingBytes    = 4 << 20
+	// maxPasses bounds the Readys of one replica in one turn, and so the batch; the rest waits for the next turn.
+	maxPasses = 4
+)
+
+// replica is one shard's member of its raft group on this store.
+type replica struct {
+	shard  uint32
+	id     uint64
+	stores map[uint64]string
+	conf   *raftpb.ConfState
+
+	node  *raft.RawNode
+	log   *raftLog
+	rows  *store.Shard
+	state recorder
+
+	machine Machine
+	hard    hardState
+	applied appliedState
+	// dirty replicas take part in the next turn.
+	dirty bool
+	// appliedMoved says that the applied index is to be written with this turn.
+	appliedMoved bool
+
+	soft raft.SoftState
+	// lead is the leadership raft gave this replica, nil if none.
+	lead *leadership
+	// floor is the highest epoch seen in the control plane: a leadership at or below it is given up.
+	floor uint64
+	// campaignIn counts the ticks to the next candidacy of a group's only voter; below zero: none is planned.
+	campaignIn int
+	// transferTicks is how long a transfer of leadership may still take; 0: none is going on.
+	transferTicks int
+
+	queue  queue
+	flight *flight
+	reads  reads
+}
+
+func openReplica(c *Core, s ReplicaState) (*replica, error) {
+	r := &replica{
+		shard: s.Shard, id: s.ID, stores: s.Stores, conf: s.conf,
+		log: s.log, rows: store.NewShard(c.engine, s.Shard, c.cfg.Cache),
+		hard: s.hard, applied: s.applied, campaignIn: -1,
+	}
+	if r.onlyVoter() {
+		r.campaignIn = 0
+	}
+	r.state.rows = r.rows
+	r.machine = c.cfg.OpenMachine(s.Shard, r.rows)
+	if err := r.rows.Err(); err != nil {
+		return nil, fmt.Errorf("open state machine: %w", err)
+	}
+	node, err := raft.NewRawNode(&raft.Config{
+		ID:                        s.ID,
+		ElectionTick:              electionTicks,
+		HeartbeatTick:             heartbeatTicks,
+		Storage:                   s.log,
+		Applied:                   s.applied.index,
+		AsyncStorageWrites:        true,
+		MaxSizePerMsg:             maxMessageBytes,
+		MaxCommittedSizePerReady:  maxApplyingBytes,
+		MaxUncommittedEntriesSize: maxUncommittedBytes,
+		MaxInflightMsgs:           maxInflightMessages,
+		MaxInflightBytes:          maxInflightBytes,
+		CheckQuorum:               true,
+		PreVote:                   true,
+		ReadOnlyOption:            raft.ReadOnlySafe,
+		Logger:                    raftLogger{c.cfg.Logger.With("shard", s.Shard)},
+		DisableProposalForwarding: true,
+		StepDownOnRemoval:         true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.node = node
+	return r, nil
+}
+
+// onlyVoter says that the group has no other voter: it elects itself and needs no heartbeats.
+func (r *replica) onlyVoter() bool {
+	return len(r.conf.Voters) == 1 && r.conf.Voters[0] == r.id && len(r.conf.VotersOutgoing) == 0
+}
+
+func (r *replica) leads() bool { return r.lead != nil }
+
+func (r *replica) notLeader() error {
+	return &NotLeaderError{Shard: r.shard, Term: r.hard.term, Store: r.stores[r.soft.Lead]}
+}
+
+// stepLocal hands raft a message of its own storage.
+func (r *replica) stepLocal(m *raftpb.Message) {
+	if err := r.node.Step(m); err != nil {
+		panic(fmt.Sprintf("replica: shard %d: raft refused %s of its own: %v", r.shard, m.GetType(), err))
+	}
+}
+
+// needsTick says whether time matters to the replica now.
+func (r *replica) needsTick() bool {
+	if !r.onlyVoter() {
+		return true
+	}
+	return r.lead == nil || !r.lead.established || r.lead.lease != leaseHeld || r.transferTicks > 0
+}
+
+func (r *replica) tick() {
+	r.node.Tick()
+	if r.transferTicks > 0 {
+		r.transferTicks--
+	}
+	if r.campaignIn > 0 {
+		r.campaignIn--
+	}
+	if r.lead != nil {
+		r.lead.ticks++
+	}
+	r.reads.tick()
+}
+
+func (r *replica) campaign() {
+	r.campaignIn = -1
+	if r.lead != nil {
+		return
+	}
+	// An error is impossible: raft answers a candidacy it does not want by doing nothing.
+	_ = r.node.Campaign()
+}
+
+// drive does a turn of one replica: propose, and handle what raft has ready, until there is nothing or enough.
+func (c *Core) drive(r *replica, w *write) error {
+	if r.campaignIn == 0 {
+		r.campaign()
+	}
+	for range maxPasses {
+		if r.lead != nil {
+			c.pursueLease(r)
+			c.proposeNext(r, w.stampMS)
+			c.askReadIndex(r)
+		}
+		if !r.node.HasReady() {
+			break
+		}
+		if err := c.handle(r, r.node.Ready(), w); err != nil {
+			return err
+		}
+	}
+	if r.node.HasReady() {
+		c.touch(r)
+	}
+	if r.appliedMoved {
+		r.appliedMoved = false
+		c.writeApplied(r, w)
+	}
+	return r.rows.Flush(w.batch)
+}
+
+// writeApplied puts the applied index into the batch that carries the state.
+func (c *Core) writeApplied(r *replica, w *write) {
+	if c.cfg.Faults.AppliedIndexApart {
+		w.apart = append(w.apart, r)
+		return
+	}
+	w.batch.Set(rowKey(r.shard, fsm.KindApplied), encodeApplied(r.applied))
+}
+
+// committed is called when the turn's batch is visible.
+func (r *replica) committed() {
+	r.rows.Committed()
+}
+
+// handle does what one Ready asks for.
+func (c *Core) handle(r *replica, rd raft.Ready, w *write) error {
+	if !raft.IsEmptyHardState(rd.HardState) {
+		c.noteHardState(r, rd.HardState, w.batch)
+	}
+	if rd.SoftState != nil {
+		c.noteSoftState(r, *rd.SoftState)
+	}
+	for _, m := range rd.Messages {
+		switch m.GetTo() {
+		case raft.LocalAppendThread:
+			c.appendLog(r, m, w)
+		case raft.LocalApplyThread:
+			if err := c.applyEntries(r, m); err != nil {
+				return err
+			}
+		default:
+			c.send(r, m)
+		}
+	}
+	for _, rs := range rd.ReadStates {
+		r.reads.learn(rs)
+	}
+	c.releaseReads(r)
+	return nil
+}
+
+// noteHardState writes term and vote when they changed. The commit index alone is not worth a row: it is found again.
+func (c *Core) noteHardState(r *replica, hs *raftpb.HardState, b store.Batch) {
+	was := r.hard
+	r.hard = hardState{term: hs.GetTerm(), vote: hs.GetVote(), commit: hs.GetCommit()}
+	if was.term != r.hard.term || was.vote != r.hard.vote {
+		b.Set(rowKey(r.shard, fsm.KindHardState), encodeHardState(r.hard))
+	}
+}
+
+// appendLog puts entries into the log and their responses behind the turn's sync.
+func (c *Core) appendLog(r *replica, m *raftpb.Message, w *write) {
+	if len(m.GetEntries()) > 0 {
+		r.log.append(w.batch, m.GetEntries())
+		r.placeFlight(m.GetEntries())
+	}
+	if len(m.GetResponses()) == 0 {
+		return
+	}
+	rs := responses{replica: r, messages: m.GetResponses()}
+	if c.cfg.Faults.ReplyBeforeSync {
+		c.release(rs)
+		return
+	}
+	w.responses = append(w.responses, rs)
+}
+
+// send puts a message into the frame of its addressee's store.
+func (c *Core) send(r *replica, m *raftpb.Message) {
+	to, ok := r.stores[m.GetTo()]
+	if !ok {
+		return
+	}
+	at := slices.IndexFunc(c.out.Frames, func(f Frame) bool { return f.To == to })
+	if at < 0 {
+		at = len(c.out.Frames)
+		c.out.Frames = append(c.out.Frames, Frame{To: to, From: c.cfg.Store})
+	}
+	f := &c.out.Frames[at]
+	f.Messages = append(f.Messages, PeerMessage{Shard: r.shard, Message: m})
+}

@@ -1,0 +1,66 @@
+package replica
+
+import (
+	"github.com/carillon-scheduler/carillon/store"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/tracker"
+)
+
+// maxTruncations bounds the range deletes of one turn.
+const maxTruncations = 4
+
+// truncateLogs keeps the logs of all shards within Config.LogBytes together, the largest first, by removing what is
+// applied here and, on a leader, known to be on every replica.
+func (c *Core) truncateLogs(b store.Batch) {
+	total := c.logBytes()
+	// A step below half of a shard's share would come too often.
+	step := c.cfg.LogBytes / uint64(2*len(c.all)+1)
+	for n := 0; n < maxTruncations && total > c.cfg.LogBytes; n++ {
+		r := c.largestLog()
+		before, limit := r.log.bytes, r.truncatable()
+		if limit <= r.log.truncated.index || r.log.bytesTo(limit) < step {
+			return
+		}
+		r.log.truncate(b, limit)
+		c.counters.TruncatedBytes += before - r.log.bytes
+		total -= before - r.log.bytes
+	}
+}
+
+func (c *Core) logBytes() uint64 {
+	total := uint64(0)
+	for _, r := range c.all {
+		total += r.log.bytes
+	}
+	return total
+}
+
+func (c *Core) largestLog() *replica {
+	largest := c.all[0]
+	for _, r := range c.all[1:] {
+		if r.log.bytes > largest.log.bytes {
+			largest = r
+		}
+	}
+	return largest
+}
+
+// truncatable is the last index whose row nobody here needs any more.
+func (r *replica) truncatable() uint64 {
+	limit := r.applied.index
+	if r.lead != nil {
+		r.node.WithProgress(func(_ uint64, _ raft.ProgressType, pr tracker.Progress) {
+			limit = min(limit, pr.Match)
+		})
+	}
+	return limit
+}
+
+// bytesTo is the size of the rows up to index.
+func (l *raftLog) bytesTo(index uint64) uint64 {
+	total := uint64(0)
+	for _, size := range l.sizes[:index-l.truncated.index] {
+		total += uint64(size)
+	}
+	return total
+}

@@ -14,8 +14,8 @@ import (
 // Backend is what the handlers need of a node. Errors are *Unavailable, *Overloaded, *fsm.Refusal wrapped in Refused, or
 // the context's; anything else is answered as internal and logged.
 type Backend interface {
-	// Shards is the number of shards; shards are 0 ≤ n < Shards().
-	Shards() uint32
+	// Shards are the numbers of the cluster's shards, in order; they start at 1. The caller must not change the slice.
+	Shards() []uint32
 	// ShardOf is the shard of a job and of its executions.
 	ShardOf(tenant, jobID string) uint32
 	// Do puts cmd through the log of shard and returns what it did. It retries nothing; an *Unavailable with Ambiguous set

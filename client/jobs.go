@@ -1,0 +1,99 @@
+package client
+
+import (
+	"context"
+	"iter"
+
+	"google.golang.org/protobuf/proto"
+
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+// GetJob reads a job, with its payload. ErrNotFound also if it was deleted.
+func (c *Client) GetJob(ctx context.Context, req *carillonv1.GetJobRequest) (*Job, error) {
+	res, err := unary(ctx, c, identified, c.jobs.GetJob, req)
+	return res.GetJob(), err
+}
+
+// ListJobs reads the jobs that req selects, page after page, until they or the caller's loop end. After an error, the last
+// pair, there is nothing more. The deadline of ctx is that of the whole list; the default timeout that of each page.
+func (c *Client) ListJobs(ctx context.Context, req *carillonv1.ListJobsRequest) iter.Seq2[*Job, error] {
+	req = proto.CloneOf(req)
+	return pages(func() ([]*Job, string, error) {
+		res, err := unary(ctx, c, identified, c.jobs.ListJobs, req)
+		req.PageToken = res.GetNextPageToken()
+		return res.GetJobs(), req.GetPageToken(), err
+	})
+}
+
+// UpdateJob changes the named fields of a job and returns it, without payload. req gets a random idempotency key if it has
+// none. ErrVersionConflict if req.ExpectedVersion is not the current one.
+func (c *Client) UpdateJob(ctx context.Context, req *carillonv1.UpdateJobRequest) (*Job, error) {
+	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
+	res, err := unary(ctx, c, identified, c.jobs.UpdateJob, req)
+	return res.GetJob(), err
+}
+
+// PauseJob stops a job's firing and holds its ready executions. req gets a random idempotency key if it has none.
+func (c *Client) PauseJob(ctx context.Context, req *carillonv1.PauseJobRequest) (*Job, error) {
+	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
+	res, err := unary(ctx, c, identified, c.jobs.PauseJob, req)
+	return res.GetJob(), err
+}
+
+// ResumeJob undoes a pause. req gets a random idempotency key if it has none.
+func (c *Client) ResumeJob(ctx context.Context, req *carillonv1.ResumeJobRequest) (*Job, error) {
+	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
+	res, err := unary(ctx, c, identified, c.jobs.ResumeJob, req)
+	return res.GetJob(), err
+}
+
+// DeleteJob cancels what waits of a job, tells what runs to stop, and returns the tombstone. req gets a random idempotency
+// key if it has none.
+func (c *Client) DeleteJob(ctx context.Context, req *carillonv1.DeleteJobRequest) (*Job, error) {
+	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
+	res, err := unary(ctx, c, identified, c.jobs.DeleteJob, req)
+	return res.GetJob(), err
+}
+
+// TriggerJob makes one execution now, apart from the schedule, and returns its id. req gets a random idempotency key if it
+// has none.
+func (c *Client) TriggerJob(ctx context.Context, req *carillonv1.TriggerJobRequest) (string, error) {
+	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
+	res, err := unary(ctx, c, identified, c.jobs.TriggerJob, req)
+	return res.GetExecutionId(), err
+}
+
+// GetJobHistory reads what became of a job's occurrences, page after page: see ListJobs.
+func (c *Client) GetJobHistory(
+	ctx context.Context, req *carillonv1.GetJobHistoryRequest,
+) iter.Seq2[*carillonv1.GetJobHistoryResponse, error] {
+	req = proto.CloneOf(req)
+	return pages(func() ([]*carillonv1.GetJobHistoryResponse, string, error) {
+		res, err := unary(ctx, c, identified, c.jobs.GetJobHistory, req)
+		req.PageToken = res.GetNextPageToken()
+		return []*carillonv1.GetJobHistoryResponse{res}, req.GetPageToken(), err
+	})
+}
+
+// pages is the items of the pages that next reads, until one has no token.
+func pages[T any](next func() (items []T, token string, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for {
+			items, token, err := next()
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if token == "" {
+				return
+			}
+		}
+	}
+}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -22,6 +24,8 @@ type cluster struct {
 	plant func(t *testing.T, r LeaderRecord)
 	// lapse makes the lease of a plane end, which was made to want beats.
 	lapse func(t *testing.T, p Plane)
+	// fill makes as many queues as there may be.
+	fill func(t *testing.T)
 }
 
 // both runs a specification over both implementations.
@@ -36,6 +40,12 @@ func memoryCluster() cluster {
 		open:  func(*testing.T) Plane { return m.Plane() },
 		plant: func(_ *testing.T, r LeaderRecord) { m.PlantLeader(r) },
 		lapse: func(_ *testing.T, p Plane) { p.(*MemoryPlane).Lapse() },
+		fill: func(t *testing.T) {
+			for i := range MaxSettings {
+				_, err := m.Plane().PutSetting(t.Context(), queue(fmt.Sprintf("q%d", i), 0, ""), 0)
+				must(t, err)
+			}
+		},
 	}
 }
 
@@ -50,6 +60,19 @@ func etcdCluster(t *testing.T) cluster {
 		lapse: func(t *testing.T, p Plane) {
 			_, err := server.Client().Revoke(t.Context(), p.(*Etcd).session.current())
 			must(t, err)
+		},
+		fill: func(t *testing.T) {
+			var ops []clientv3.Op
+			for i := range MaxSettings {
+				s := queue(fmt.Sprintf("q%d", i), 1, "")
+				value, err := s.marshal()
+				must(t, err)
+				ops = append(ops, clientv3.OpPut(keyQueues+s.Name(), string(value)))
+			}
+			for chunk := range slices.Chunk(ops, 100) {
+				_, err := server.Client().Txn(t.Context()).Then(chunk...).Commit()
+				must(t, err)
+			}
 		},
 	}
 }
@@ -66,10 +89,13 @@ func startServer(t *testing.T, cfg ServerConfig) *Server {
 	return server
 }
 
-func openEtcd(t *testing.T, server *Server) *Etcd {
+// openEtcd opens a plane whose leases outlive any test that does not run it.
+func openEtcd(t *testing.T, server *Server) *Etcd { return openEtcdTTL(t, server, DefaultLeaseTTL) }
+
+func openEtcdTTL(t *testing.T, server *Server, ttl time.Duration) *Etcd {
 	t.Helper()
 	p, err := NewEtcd(EtcdConfig{
-		Client: server.Client(), Logger: slog.New(slog.DiscardHandler), LeaseTTL: time.Second, QuotaBytes: server.QuotaBytes(),
+		Client: server.Client(), Logger: slog.New(slog.DiscardHandler), LeaseTTL: ttl, QuotaBytes: server.QuotaBytes(),
 	})
 	must(t, err)
 	return p
@@ -461,6 +487,19 @@ func TestSettingsRefuseNonsense(t *testing.T) {
 				t.Errorf("%v was accepted", s)
 			}
 		}
+	})
+}
+
+func TestTheNumberOfSettingsIsBounded(t *testing.T) {
+	both(t, func(t *testing.T, c cluster) {
+		c.fill(t)
+		p := c.open(t)
+		_, err := p.PutSetting(t.Context(), queue("one too many", 0, ""), 0)
+		wantError(t, err, ErrTooMany)
+		_, err = p.PutSetting(t.Context(), queue("q7", 0, "still changes"), 1)
+		must(t, err)
+		_, err = p.PutSetting(t.Context(), tenant("counts apart", 0), 0)
+		must(t, err)
 	})
 }
 

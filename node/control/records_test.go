@@ -1,0 +1,67 @@
+package control
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+func TestLeaderRecordsSortByEpoch(t *testing.T) {
+	low := LeaderRecord{Shard: 1, Epoch: 9, Store: "zzz", Addr: "z:1"}
+	high := LeaderRecord{Shard: 1, Epoch: 16, Store: "a", Addr: "a:1"}
+	equal(t, low.encode(), "0000000000000009,zzz,z:1")
+	equal(t, high.encode(), "0000000000000010,a,a:1")
+	equal(t, low.encode() < leaderPrefix(high.Epoch), true)
+	equal(t, high.encode() < leaderPrefix(high.Epoch), false)
+}
+
+func TestALaterVersionMayAddFieldsToALeaderRecord(t *testing.T) {
+	r, err := decodeLeader("/l/0000000a", "0000000000000010,a,a:1,config-7,more")
+	must(t, err)
+	equal(t, r, LeaderRecord{Shard: 10, Epoch: 16, Store: "a", Addr: "a:1"})
+}
+
+func FuzzDecodeLeader(f *testing.F) {
+	f.Add("/l/0000000a", "0000000000000010,a,a:1")
+	f.Add("/l/0000000a", "0000000000000000,a,a:1")
+	f.Add("/l/", ",,")
+	f.Fuzz(func(t *testing.T, key, value string) {
+		r, err := decodeLeader(key, value)
+		if err != nil {
+			return
+		}
+		again, err := decodeLeader(shardKey(keyLeaders, r.Shard), r.encode())
+		must(t, err)
+		equal(t, again, r)
+	})
+}
+
+func FuzzDecodeMap(f *testing.F) {
+	f.Add([]byte(encodeJSON(Seed{ClusterID: "c", Shards: 3, Store: "s"}.firstMap().record())))
+	f.Add([]byte(`{"runs":[{"first":0,"last":-1,"shard":1}]}`))
+	f.Add([]byte(`{"runs":[{"first":0,"last":9223372036854775807,"shard":1}]}`))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		var record mapRecord
+		if json.Unmarshal(value, &record) != nil {
+			return
+		}
+		m := Seed{ClusterID: "c", Shards: 3, Store: "s"}.firstMap()
+		if m.fill(record) != nil {
+			return
+		}
+		again := Seed{ClusterID: "c", Shards: 3, Store: "s"}.firstMap()
+		must(t, again.fill(m.record()))
+		equal(t, again, m)
+	})
+}
+
+func FuzzDecodeSetting(f *testing.F) {
+	f.Add([]byte("\n\x01q"))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		for _, kind := range []SettingKind{Queue, Tenant} {
+			if s, err := unmarshalSetting(kind, "q", value); err == nil {
+				equal(t, s.Name(), "q")
+				equal(t, s.Kind(), kind)
+			}
+		}
+	})
+}

@@ -17,8 +17,9 @@ const (
 	// maxEntryCommands and maxEntryBytes cap what is put together into one entry.
 	maxEntryCommands = 512
 	maxEntryBytes    = 256 << 10
-	// MaxCommandBytes is the size of the largest single command; one above maxEntryBytes has an entry to itself.
-	MaxCommandBytes = 1 << 20
+	// MaxCommandBytes is the size of the largest single command: a payload of 1 MiB and what comes with it. One above
+	// maxEntryBytes has an entry to itself.
+	MaxCommandBytes = 1<<20 + 64<<10
 	// maxTurnsInFlight is how many turns may wait for their syncs at once.
 	maxTurnsInFlight = 4
 	// maxWaitingReads bounds the reads that wait for a shard's read index.
@@ -50,9 +51,10 @@ type Config struct {
 	// Cache holds recently written rows of all shards; nil: none.
 	Cache *store.Cache
 
-	// QueueCommands and QueueBytes bound the commands of one shard that wait for an entry.
-	QueueCommands int
-	QueueBytes    int
+	// QueueCommands and QueueBytes bound the commands of one shard that wait for an entry, StoreQueueBytes those of all.
+	QueueCommands   int
+	QueueBytes      int
+	StoreQueueBytes int
 	// LogBytes is how much log all shards together keep before the largest is truncated, up to what is applied.
 	LogBytes uint64
 	// LogCacheBytes bounds the entries kept in memory for peers that catch up, all shards together.
@@ -90,6 +92,7 @@ type Faults struct {
 func (c Config) withDefaults() Config {
 	setDefault(&c.QueueCommands, 8192)
 	setDefault(&c.QueueBytes, 8<<20)
+	setDefault(&c.StoreQueueBytes, 64<<20)
 	setDefault(&c.LogBytes, 64<<20)
 	setDefault(&c.LogCacheBytes, 32<<20)
 	if c.Cache == nil {
@@ -118,6 +121,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("config: QueueCommands is %d", c.QueueCommands)
 	case c.QueueBytes != 0 && c.QueueBytes < MaxCommandBytes:
 		return fmt.Errorf("config: QueueBytes is %d, below one command's %d", c.QueueBytes, MaxCommandBytes)
+	case c.StoreQueueBytes != 0 && c.StoreQueueBytes < MaxCommandBytes:
+		return fmt.Errorf("config: StoreQueueBytes is %d, below one command's %d", c.StoreQueueBytes, MaxCommandBytes)
 	}
 	return nil
 }

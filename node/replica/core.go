@@ -30,7 +30,11 @@ type Core struct {
 	out      Turn
 	readSeq  uint64
 	stopping bool
-	counters Counters
+	// queuedBytes is the size of the commands in all queues.
+	queuedBytes int
+	counters    Counters
+	// worked are the replicas of the last turn.
+	worked []*replica
 }
 
 // Turn is what one turn did and asks for.
@@ -86,7 +90,7 @@ const (
 	LeaseWanted EventKind = iota + 1
 	// Established: the replica serves from now on, under Term.
 	Established
-	// SteppedDown: an established leadership, of Term, has ended.
+	// SteppedDown: the leadership of Term has ended. WasEstablished says whether it served.
 	SteppedDown
 	// Applied: an entry was applied while established; Effects says what it changed.
 	Applied
@@ -98,6 +102,8 @@ type Event struct {
 	Shard   uint32
 	Term    uint64
 	Effects *fsm.Effects
+
+	WasEstablished bool
 }
 
 // Counters only grow.
@@ -164,10 +170,11 @@ func (c *Core) Propose(p Proposal) {
 		c.refuse(p, ErrTooLarge)
 	case !r.leads():
 		c.refuse(p, r.notLeader())
-	case r.queue.full(c.cfg, len(p.Encoded)):
+	case r.queue.full(c.cfg, len(p.Encoded)) || c.queuedBytes+len(p.Encoded) > c.cfg.StoreQueueBytes:
 		c.refuse(p, ErrOverloaded)
 	default:
 		r.queue.push(p)
+		c.queuedBytes += len(p.Encoded)
 		c.touch(r)
 	}
 }
@@ -274,11 +281,20 @@ func (c *Core) Idle() bool {
 		!slices.ContainsFunc(c.all, func(r *replica) bool { return r.flight != nil })
 }
 
-// Abandon fails the commands that are still in flight, as ambiguous. Their outcomes come with Results.
-func (c *Core) Abandon() {
+// Abandon gives up: it returns an answer for everybody who still waits for one. It may be called after a failed Turn, and is
+// the last call.
+func (c *Core) Abandon() []Delivery {
+	// Results of a turn that failed are not known to be on disk.
+	for i := range c.out.Results {
+		if d := &c.out.Results[i]; d.err == nil {
+			d.result, d.err = fsm.Result{}, ErrAmbiguous
+		}
+	}
+	c.Stop()
 	for _, r := range c.all {
 		c.failFlight(r)
 	}
+	return c.out.Results
 }
 
 // InFlight is how many turns wait for their syncs.
@@ -307,7 +323,7 @@ func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 	c.seq++
 	c.counters.Turns++
 	work := c.dirty
-	c.dirty = nil
+	c.dirty, c.worked = c.worked[:0], work
 	slices.SortFunc(work, byShard)
 	w := &write{batch: c.engine.NewBatch(), stampMS: stampMS}
 	for _, r := range work {
@@ -346,15 +362,17 @@ type write struct {
 	stampMS int64
 	// responses wait for the sync; a turn without any needs none.
 	responses []responses
+	// early: some responses did not wait for the sync, with that fault only.
+	early bool
 	// apart are applied indexes kept out of the batch, with that fault only.
 	apart []*replica
 }
 
 // commit writes the batch and returns how to wait for it, if anything depends on it.
 func (c *Core) commit(w *write) (wait func() error, err error) {
-	sync := len(w.responses) > 0
+	sync := len(w.responses) > 0 || w.early
 	if w.batch.Len() == 0 {
-		if !sync {
+		if len(w.responses) == 0 {
 			return nil, nil
 		}
 		// A sync of what earlier turns wrote: an empty batch would not make the engine wait for them.

@@ -63,9 +63,7 @@ func (c *Core) stepDown(r *replica) {
 	c.failFlight(r)
 	c.refuseQueue(r, r.notLeader())
 	c.failReads(r, r.notLeader())
-	if was.established {
-		c.tell(Event{Kind: SteppedDown, Shard: r.shard, Term: was.term})
-	}
+	c.tell(Event{Kind: SteppedDown, Shard: r.shard, Term: was.term, WasEstablished: was.established})
 	if r.onlyVoter() && r.floor < maxFloor {
 		r.campaignIn = campaignTicks
 	}

@@ -82,6 +82,7 @@ func (c *Core) proposeNext(r *replica, stampMS int64) {
 		return
 	}
 	r.queue.drop(len(batch), bytes)
+	c.queuedBytes -= bytes
 	c.countEntry(len(batch), len(data))
 }
 
@@ -156,6 +157,7 @@ func (c *Core) refuseQueue(r *replica, err error) {
 	for _, p := range r.queue.waiting {
 		c.refuse(p, err)
 	}
+	c.queuedBytes -= r.queue.bytes
 	r.queue = queue{}
 }
 

@@ -234,6 +234,7 @@ func (c *Core) appendLog(r *replica, m *raftpb.Message, w *write) {
 	}
 	rs := responses{replica: r, messages: m.GetResponses()}
 	if c.cfg.Faults.ReplyBeforeSync {
+		w.early = true
 		c.release(rs)
 		return
 	}

@@ -1,0 +1,237 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/store"
+	"golang.org/x/sync/errgroup"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// LeaseKeeper records leaderships in the control plane. Its methods must not block; it answers through the Host's LeaseHeld,
+// LeaseUnavailable and HigherEpoch. Acquire may be called again for the same term.
+type LeaseKeeper interface {
+	Acquire(shard uint32, term uint64)
+	Release(shard uint32)
+}
+
+// Listener is told what the leaders of this store do. It is called on the loop's goroutine and must not block; it may call
+// the Host's Propose.
+type Listener interface {
+	// OnEstablished: the shard is served from here on. The state's rows are committed.
+	OnEstablished(shard uint32, term uint64)
+	// OnApplied: an entry changed an established shard.
+	OnApplied(shard uint32, effects *fsm.Effects)
+	// OnStepDown: an established shard is no longer served here.
+	OnStepDown(shard uint32)
+}
+
+// HostConfig is what NewHost needs beside the Core's Config.
+type HostConfig struct {
+	Config
+	// Now is the disciplined clock: milliseconds since 1970. It stamps the entries.
+	Now func() int64
+	// Keeper may be nil: leaderships are then recorded nowhere and established under raft alone.
+	Keeper LeaseKeeper
+	// Listener may be nil.
+	Listener Listener
+	// Send hands a frame to the transport and must not block; nil: there are no peers.
+	Send func(Frame)
+	// StopTimeout bounds how long Run goes on for what is in flight when it is asked to stop; 0: 5 s.
+	StopTimeout time.Duration
+}
+
+// Host runs a Core. Its methods may be called from any goroutine, before Run too: what they ask for then waits for it.
+type Host struct {
+	cfg  HostConfig
+	core *Core
+	mail *mailbox
+	// syncs are turns on their way to the waiter, durable their way back. Both have room for all turns in flight.
+	syncs   chan Turn
+	durable chan synced
+	ticker  *time.Ticker
+
+	mu       sync.RWMutex
+	at       map[uint32]int
+	statuses []Status
+	counters Counters
+}
+
+// synced is the waiter's word on a turn.
+type synced struct {
+	seq uint64
+	err error
+}
+
+// NewHost opens replicas, as Load returned them; Run runs them.
+func NewHost(cfg HostConfig, engine store.Engine, replicas []ReplicaState) (*Host, error) {
+	if cfg.Now == nil {
+		return nil, errors.New("config: Now is nil")
+	}
+	setDefault(&cfg.StopTimeout, 5*time.Second)
+	core, err := New(cfg.Config, engine, replicas)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{
+		cfg: cfg, core: core, mail: newMailbox(), at: make(map[uint32]int, len(core.all)),
+		syncs: make(chan Turn, maxTurnsInFlight), durable: make(chan synced, maxTurnsInFlight),
+	}
+	for i, r := range core.all {
+		h.at[r.shard] = i
+		h.statuses = append(h.statuses, core.statusOf(r))
+	}
+	return h, nil
+}
+
+// Propose puts cmd, which must not be changed any more, into the shard's log. done is called exactly once with what came of
+// it, on the loop's goroutine, which it must not block; after Run has ended, on the caller's.
+func (h *Host) Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Result, error)) {
+	p := Proposal{Shard: shard, Command: cmd, Done: done}
+	// Encoding here takes it off the loop. What cannot be encoded is refused there.
+	p.Encoded, _ = cmd.MarshalVT()
+	if !h.mail.propose(p) {
+		done(fsm.Result{}, ErrStopped)
+	}
+}
+
+// Do proposes cmd and waits for its result. If ctx ends first the outcome is unknown, as with ErrAmbiguous.
+func (h *Host) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error) {
+	type outcome struct {
+		result fsm.Result
+		err    error
+	}
+	ch := make(chan outcome, 1)
+	h.Propose(shard, cmd, func(r fsm.Result, err error) { ch <- outcome{r, err} })
+	select {
+	case o := <-ch:
+		return o.result, o.err
+	case <-ctx.Done():
+		return fsm.Result{}, fmt.Errorf("wait for shard %d: %w", shard, ctx.Err())
+	}
+}
+
+// Read returns when the shard's committed rows on this store show everything that was acknowledged before the call; then
+// read them with store.Reader. With stale it only says whether the store has the shard at all.
+func (h *Host) Read(ctx context.Context, shard uint32, stale bool) error {
+	if _, ok := h.at[shard]; !ok {
+		return ErrNoReplica
+	}
+	if stale {
+		return nil
+	}
+	ch := make(chan error, 1)
+	if !h.mail.call(func(c *Core) { c.ReadIndex(shard, func(err error) { ch <- err }) }) {
+		return ErrStopped
+	}
+	return await(ctx, ch)
+}
+
+// Alive returns when the loop has come round: the proof of life that keeps the store's lease.
+func (h *Host) Alive(ctx context.Context) error {
+	ch := make(chan error, 1)
+	if !h.mail.call(func(*Core) { ch <- nil }) {
+		return ErrStopped
+	}
+	return await(ctx, ch)
+}
+
+func await(ctx context.Context, ch <-chan error) error {
+	select {
+	case err := <-ch:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Receive takes in a peer's frame. One that is meant for another store is dropped.
+func (h *Host) Receive(f Frame) {
+	if f.To != h.cfg.Store {
+		return
+	}
+	h.mail.call(func(c *Core) {
+		for _, m := range f.Messages {
+			c.Step(m)
+		}
+	})
+}
+
+// LeaseHeld, LeaseUnavailable and HigherEpoch are the control plane's answers; see Core.
+func (h *Host) LeaseHeld(shard uint32, term uint64) {
+	h.mail.call(func(c *Core) { c.LeaseHeld(shard, term) })
+}
+
+func (h *Host) LeaseUnavailable(shard uint32, term uint64) {
+	h.mail.call(func(c *Core) { c.LeaseUnavailable(shard, term) })
+}
+
+func (h *Host) HigherEpoch(shard uint32, epoch uint64) {
+	h.mail.call(func(c *Core) { c.HigherEpoch(shard, epoch) })
+}
+
+// Campaign and TransferLeader move leaderships; see Core.
+func (h *Host) Campaign(shard uint32) {
+	h.mail.call(func(c *Core) { c.Campaign(shard) })
+}
+
+func (h *Host) TransferLeader(shard uint32, id uint64) {
+	h.mail.call(func(c *Core) { c.TransferLeader(shard, id) })
+}
+
+// Status returns how every replica stood after its last turn, in order of shards.
+func (h *Host) Status() []Status {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return append([]Status(nil), h.statuses...)
+}
+
+// StatusOf returns how one shard's replica stood after its last turn.
+func (h *Host) StatusOf(shard uint32) (Status, bool) {
+	i, ok := h.at[shard]
+	if !ok {
+		return Status{}, false
+	}
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.statuses[i], true
+}
+
+// Counters returns what was counted up to the last turn.
+func (h *Host) Counters() Counters {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.counters
+}
+
+// Run runs the replicas until ctx ends, then finishes what is in flight and refuses the rest. It may be called once. An
+// error means that the store cannot be vouched for any more: the process should end.
+func (h *Host) Run(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(h.waitForSyncs)
+	g.Go(func() error {
+		defer close(h.syncs)
+		defer h.answerEverybody()
+		return h.loop(ctx)
+	})
+	return g.Wait()
+}
+
+// waitForSyncs waits for one turn after the other, in their order. Its errors go to the loop, which reports them.
+func (h *Host) waitForSyncs() error {
+	for turn := range h.syncs {
+		began := time.Now()
+		err := turn.Wait()
+		if h.cfg.Hooks.Sync != nil {
+			h.cfg.Hooks.Sync(time.Since(began))
+		}
+		h.durable <- synced{turn.Seq, err}
+	}
+	return nil
+}

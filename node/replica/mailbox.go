@@ -1,0 +1,87 @@
+package replica
+
+import "sync"
+
+// maxMailBytes bounds the commands other goroutines have handed over and the loop has not yet taken in.
+const maxMailBytes = 64 << 20
+
+// mailbox carries inputs from other goroutines to the loop.
+type mailbox struct {
+	// wake holds a token while there may be mail.
+	wake chan struct{}
+
+	mu        sync.Mutex
+	closed    bool
+	proposals []Proposal
+	bytes     int
+	calls     []func(*Core)
+	// spare slices are what the loop has emptied.
+	spareProposals []Proposal
+	spareCalls     []func(*Core)
+}
+
+func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
+
+// propose is false once the mailbox is closed.
+func (m *mailbox) propose(p Proposal) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return false
+	case m.bytes+len(p.Encoded) > maxMailBytes:
+		p.Command, p.Encoded = nil, nil
+		m.calls = append(m.calls, func(c *Core) { c.refuse(p, ErrOverloaded) })
+	default:
+		m.proposals = append(m.proposals, p)
+		m.bytes += len(p.Encoded)
+	}
+	m.signal()
+	return true
+}
+
+// call is false once the mailbox is closed.
+func (m *mailbox) call(fn func(*Core)) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	m.calls = append(m.calls, fn)
+	m.signal()
+	return true
+}
+
+func (m *mailbox) signal() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain hands everything in the mailbox to core.
+func (m *mailbox) drain(core *Core) {
+	m.mu.Lock()
+	proposals, calls := m.proposals, m.calls
+	m.proposals, m.calls, m.bytes = m.spareProposals, m.spareCalls, 0
+	m.spareProposals, m.spareCalls = nil, nil
+	m.mu.Unlock()
+	for _, p := range proposals {
+		core.Propose(p)
+	}
+	for _, fn := range calls {
+		fn(core)
+	}
+	clear(proposals)
+	clear(calls)
+	m.mu.Lock()
+	m.spareProposals, m.spareCalls = proposals[:0], calls[:0]
+	m.mu.Unlock()
+}
+
+// close lets nothing more in; what is in is drained as usual.
+func (m *mailbox) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+}

@@ -74,5 +74,7 @@ type Metrics struct {
 	CompactionDebt uint64
 	MemTableBytes  uint64
 	CacheBytes     int64
+	// WriteStalls is how often writes were held back because flushes or compactions could not keep up.
+	WriteStalls uint64
 	// SyncNanos and TurnNanos histograms belong to node/replica.
 }

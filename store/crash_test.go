@@ -1,0 +1,252 @@
+package store_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/carillon-scheduler/carillon/store"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"pgregory.net/rapid"
+)
+
+// history drives an engine with commits and remembers the rows after each, so that what a crash left can be judged.
+type history struct {
+	engine store.Engine
+	// states[n] are the rows after n commits.
+	states []map[string]string
+	// waits of synced commits that are still out, oldest first, and the number of the commit each makes durable.
+	waits   []func() error
+	numbers []int
+
+	mu sync.Mutex
+	// durable is the number of commits that a crash must not lose.
+	durable int
+}
+
+func newHistory(engine store.Engine) *history {
+	return &history{engine: engine, states: []map[string]string{{}}}
+}
+
+func (h *history) commit(t rapid.TB, sync bool, writes ...randomOp) {
+	t.Helper()
+	rows := map[string]string{}
+	for k, v := range h.states[len(h.states)-1] {
+		rows[k] = v
+	}
+	b := h.engine.NewBatch()
+	for _, w := range writes {
+		w.apply(b, rows)
+	}
+	h.states = append(h.states, rows)
+	wait, err := h.engine.Commit(b, sync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if (wait != nil) != sync {
+		t.Fatalf("sync %t, wait given %t", sync, wait != nil)
+	}
+	if sync {
+		h.waits, h.numbers = append(h.waits, wait), append(h.numbers, len(h.states)-1)
+	}
+}
+
+// wait waits for the oldest sync that is out.
+func (h *history) wait(t rapid.TB) {
+	t.Helper()
+	if err := h.waits[0](); err != nil {
+		t.Fatal(err)
+	}
+	h.mu.Lock()
+	h.durable = h.numbers[0]
+	h.mu.Unlock()
+	h.waits, h.numbers = h.waits[1:], h.numbers[1:]
+}
+
+func (h *history) mustSurvive() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.durable
+}
+
+// judge checks that the engine holds the rows of a prefix of the commits with at least the first durable ones. Rows may
+// be the same after several commits, so each batch of these tests changes one that tells.
+func (h *history) judge(t rapid.TB, engine store.Engine, durable int) {
+	t.Helper()
+	got := contents(t, engine, nil, nil)
+	for n := durable; n < len(h.states); n++ {
+		if slices.Equal(got, listing(h.states[n])) {
+			return
+		}
+	}
+	t.Fatalf("after the crash: %q; want the rows after %d to %d commits", got, durable, len(h.states)-1)
+}
+
+func listing(rows map[string]string) (list []string) {
+	for k, v := range rows {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// randomBatch draws writes, and a row that tells which commit it was.
+func (h *history) randomBatch(t *rapid.T) []randomOp {
+	writes := []randomOp{{kind: "set", key: "zz", value: fmt.Sprint(len(h.states))}}
+	for i := range rapid.IntRange(0, 4).Draw(t, "writes") {
+		writes = append(writes, randomWrite(t, len(h.states)*10+i))
+	}
+	return writes
+}
+
+// crashable opens an engine, and returns what a restart after a crash now would open.
+type crashable func(t *rapid.T) (engine store.Engine, crash func(t *rapid.T) store.Engine)
+
+// TestACrashLeavesAPrefixWithAllThatWasSynced crashes both engines at random points of random commits and waits.
+func TestACrashLeavesAPrefixWithAllThatWasSynced(t *testing.T) {
+	engines := map[string]crashable{
+		"memory": func(*rapid.T) (store.Engine, func(*rapid.T) store.Engine) {
+			m := store.OpenMemory()
+			return m, func(t *rapid.T) store.Engine { return m.Crash(rapid.IntRange(0, m.Unsynced()).Draw(t, "keep")) }
+		},
+		"pebble": func(t *rapid.T) (store.Engine, func(*rapid.T) store.Engine) {
+			fs := vfs.NewCrashableMem()
+			return openPebble(t, fs, nil), func(t *rapid.T) store.Engine {
+				percent := rapid.SampledFrom([]int{0, 50, 100}).Draw(t, "percent of unsynced data that survives")
+				seed := rapid.Uint64().Draw(t, "seed")
+				rng := rand.New(rand.NewPCG(seed, seed))
+				return openPebble(t, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), nil)
+			}
+		},
+	}
+	for name, open := range engines {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) { crashAtRandom(t, open) })
+		})
+	}
+}
+
+func crashAtRandom(t *rapid.T, open crashable) {
+	engine, crash := open(t)
+	defer mustClose(t, engine)
+	h := newHistory(engine)
+	t.Repeat(map[string]func(*rapid.T){
+		"commit": func(t *rapid.T) { h.commit(t, rapid.Bool().Draw(t, "sync"), h.randomBatch(t)...) },
+		"commit nothing, synced": func(t *rapid.T) {
+			h.commit(t, true)
+		},
+		"wait": func(t *rapid.T) {
+			if len(h.waits) == 0 {
+				t.Skip("nothing to wait for")
+			}
+			h.wait(t)
+		},
+		"crash": func(t *rapid.T) {
+			restarted := crash(t)
+			defer mustClose(t, restarted)
+			h.judge(t, restarted, h.durable)
+		},
+	})
+	for len(h.waits) > 0 {
+		h.wait(t)
+	}
+}
+
+func TestTheMemoryTwinLosesExactlyWhatItIsToldTo(t *testing.T) {
+	engine := store.OpenMemory()
+	h := newHistory(engine)
+	for i := range 4 {
+		h.commit(t, i == 1, randomOp{kind: "set", key: "zz", value: fmt.Sprint(i)})
+	}
+	h.wait(t)
+	if n := engine.Unsynced(); n != 2 {
+		t.Fatalf("%d commits unsynced, want 2", n)
+	}
+	for keep := range 3 {
+		want := []string{fmt.Sprintf("zz=%d", 1+keep)}
+		if got := contents(t, engine.Crash(keep), nil, nil); !slices.Equal(got, want) {
+			t.Errorf("keeping %d: got %q, want %q", keep, got, want)
+		}
+	}
+	if got, want := contents(t, engine, nil, nil), []string{"zz=3"}; !slices.Equal(got, want) {
+		t.Errorf("the engine that went on: got %q, want %q", got, want)
+	}
+}
+
+// cloneable keeps ReuseForWrite apart from CrashClone: it takes the file system's read lock twice, and waits for ever if a
+// clone asks for the write lock in between.
+type cloneable struct {
+	*vfs.MemFS
+	cloning *sync.Mutex
+}
+
+func (c *cloneable) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	c.cloning.Lock()
+	defer c.cloning.Unlock()
+	return c.MemFS.ReuseForWrite(oldname, newname, category)
+}
+
+// TestACrashAtEveryDiskOperation takes an image of the disk before each write and sync that Pebble does, log, tables and
+// manifest alike, while commits with and without sync run and memtables rotate.
+func TestACrashAtEveryDiskOperation(t *testing.T) {
+	const seed = 7
+	type image struct {
+		fs      *vfs.MemFS
+		durable int
+		op      string
+	}
+	var (
+		mu     sync.Mutex
+		images []image
+		h      *history
+	)
+	rng := rand.New(rand.NewPCG(seed, seed))
+	fs := vfs.NewCrashableMem()
+	watched := errorfs.Wrap(&cloneable{fs, &mu}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if h == nil || op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+			return nil
+		}
+		durable := h.mustSurvive()
+		clone := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * rng.IntN(3), RNG: rng})
+		images = append(images, image{clone, durable, fmt.Sprintf("%v %s", op.Kind, op.Path)})
+		return nil
+	}))
+	engine := openPebble(t, watched, nil)
+	mu.Lock()
+	h = newHistory(engine)
+	mu.Unlock()
+	value := strings.Repeat("x", 2_000)
+	for i := range 1_000 {
+		h.commit(t, i%3 > 0,
+			randomOp{kind: "set", key: fmt.Sprintf("row%03d", i), value: value},
+			randomOp{kind: "delete", key: fmt.Sprintf("row%03d", i-2)},
+			randomOp{kind: "set", key: "zz", value: fmt.Sprint(i)})
+		for len(h.waits) > i%4 {
+			h.wait(t)
+		}
+	}
+	for len(h.waits) > 0 {
+		h.wait(t)
+	}
+	mustClose(t, engine)
+	mu.Lock()
+	defer mu.Unlock()
+	tables := slices.ContainsFunc(images, func(i image) bool { return strings.HasSuffix(i.op, ".sst") })
+	if len(images) < 200 || !tables {
+		t.Fatalf("%d disk operations seen, tables among them: %t", len(images), tables)
+	}
+	for _, image := range images {
+		restarted := openPebble(t, image.fs, nil)
+		h.judge(t, restarted, image.durable)
+		mustClose(t, restarted)
+		if t.Failed() {
+			t.Fatalf("the crash was before %s", image.op)
+		}
+	}
+}

@@ -86,8 +86,15 @@ type ClusterStatus struct {
 	ClusterID string
 	Nodes     []NodeStatus
 	Shards    []ShardStatus
-	Alarms    []string
+	Alarms    []Alarm
 	Version   string
+}
+
+// Alarm is a condition that an operator should see until it ends.
+type Alarm struct {
+	Name    string
+	Message string
+	SinceMS int64
 }
 
 // NodeStatus describes one node.

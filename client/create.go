@@ -11,6 +11,18 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
+// Create accepts a job and returns its receipt once it is durable. It is sent again, under one identity, until it is
+// answered, ctx or the default timeout ends, or the retry budget is spent. Concurrent creates share requests; what job
+// refers to must not be changed before the call returns. Errors are *Error: ErrInvalid, ErrAlreadyExists, ErrOverloaded,
+// ErrUnavailable among them.
+func (c *Client) Create(ctx context.Context, job Job) (Receipt, error) {
+	receipt, err := c.CreateJob(ctx, job.Spec(), WithIdempotencyKey(job.IdempotencyKey))
+	if err != nil {
+		return Receipt{}, err
+	}
+	return newReceipt(receipt), nil
+}
+
 // CreateOption changes how CreateJob creates.
 type CreateOption func(*carillonv1.CreateJobRequest)
 
@@ -20,11 +32,11 @@ func WithIdempotencyKey(key string) CreateOption {
 	return func(r *carillonv1.CreateJobRequest) { r.IdempotencyKey = key }
 }
 
-// CreateJob accepts a job and returns its receipt once it is durable. It is sent again, under one identity, until it is
-// answered, ctx or the default timeout ends, or the retry budget is spent: a job with an id is its own identity, another
-// gets a random key unless WithIdempotencyKey gives one. Concurrent creates share requests; job must not be changed before
-// the call returns. Errors are *Error: ErrInvalid, ErrAlreadyExists, ErrOverloaded, ErrUnavailable among them.
-func (c *Client) CreateJob(ctx context.Context, job *JobSpec, opts ...CreateOption) (*Receipt, error) {
+// CreateJob is Create in the words of the API. A job with an id is its own identity; one without id and idempotency key
+// gets a random key.
+func (c *Client) CreateJob(
+	ctx context.Context, job *JobSpec, opts ...CreateOption,
+) (*carillonv1.JobReceipt, error) {
 	req := &carillonv1.CreateJobRequest{Job: job}
 	for _, opt := range opts {
 		opt(req)
@@ -53,12 +65,12 @@ func (c *Client) CreateJob(ctx context.Context, job *JobSpec, opts ...CreateOpti
 	}
 }
 
-func (c *Client) createOne(ctx context.Context, req *carillonv1.CreateJobRequest) (*Receipt, error) {
+func (c *Client) createOne(ctx context.Context, req *carillonv1.CreateJobRequest) (*carillonv1.JobReceipt, error) {
 	res, err := unary(ctx, c, identified, c.jobs.CreateJob, req)
 	if err != nil {
 		return nil, err
 	}
-	return &Receipt{
+	return &carillonv1.JobReceipt{
 		Id: res.GetId(), Tenant: res.GetTenant(), Incarnation: res.GetIncarnation(), Version: res.GetVersion(),
 		CreateTime: res.GetCreateTime(), NextTime: res.GetNextTime(),
 	}, nil
@@ -75,7 +87,7 @@ type pendingCreate struct {
 
 // created has one of a receipt; the item's own error, which may be repeated; and an error that is final.
 type created struct {
-	receipt *Receipt
+	receipt *carillonv1.JobReceipt
 	refused *Error
 	err     error
 }
@@ -154,7 +166,7 @@ func (c *Client) createBatch(ctx context.Context, batch []*pendingCreate) {
 	}
 }
 
-func createResult(result *carillonv1.BatchCreateJobsResult) (*Receipt, *Error) {
+func createResult(result *carillonv1.BatchCreateJobsResult) (*carillonv1.JobReceipt, *Error) {
 	if failed := result.GetError(); failed != nil {
 		return nil, newItemError(failed)
 	}
@@ -166,7 +178,7 @@ func createResult(result *carillonv1.BatchCreateJobsResult) (*Receipt, *Error) {
 
 // CreateResult is the receipt or the error of one item of a batch.
 type CreateResult struct {
-	Receipt *Receipt
+	Receipt Receipt
 	// Err is an *Error, or nil.
 	Err error
 }
@@ -190,11 +202,11 @@ func (c *Client) BatchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 	results := make([]CreateResult, len(res.GetResults()))
 	for i, result := range res.GetResults() {
 		receipt, refused := createResult(result)
-		results[i].Receipt = receipt
-		// A nil *Error in an error would not be nil.
 		if refused != nil {
 			results[i].Err = refused
+			continue
 		}
+		results[i].Receipt = newReceipt(receipt)
 	}
 	return results, nil
 }

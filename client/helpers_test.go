@@ -40,27 +40,27 @@ func newClient(t *testing.T, s *clienttest.Server, opts ...client.Option) *clien
 	return c
 }
 
-func now() *client.Schedule { return client.In(0) }
+func now() *client.Schedule { return client.After(0) }
 
 // create accepts a job that is due at once, and returns its execution's id.
-func create(t *testing.T, c *client.Client, job *client.JobSpec) string {
+func create(t *testing.T, c *client.Client, job client.Job) string {
 	t.Helper()
 	if job.Schedule == nil {
 		job.Schedule = now()
 	}
-	receipt, err := c.CreateJob(t.Context(), job)
+	receipt, err := c.Create(t.Context(), job)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for e, err := range c.ListExecutions(t.Context(), &carillonv1.ListExecutionsRequest{
-		Tenant: receipt.GetTenant(), JobId: receipt.GetId(),
+		Tenant: receipt.Tenant, JobId: receipt.ID,
 	}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		return e.GetId()
 	}
-	t.Fatalf("job %s has no execution", receipt.GetId())
+	t.Fatalf("job %s has no execution", receipt.ID)
 	return ""
 }
 
@@ -71,10 +71,7 @@ func work(t *testing.T, c *client.Client, config client.WorkerConfig, h client.H
 		config.Queues = []string{"default"}
 	}
 	config.Name = "w1"
-	w, err := client.NewWorker(c, config, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := client.NewWorker(c, config, h)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()

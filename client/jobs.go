@@ -10,16 +10,16 @@ import (
 )
 
 // GetJob reads a job, with its payload. ErrNotFound also if it was deleted.
-func (c *Client) GetJob(ctx context.Context, req *carillonv1.GetJobRequest) (*Job, error) {
+func (c *Client) GetJob(ctx context.Context, req *carillonv1.GetJobRequest) (*carillonv1.Job, error) {
 	res, err := unary(ctx, c, identified, c.jobs.GetJob, req)
 	return res.GetJob(), err
 }
 
 // ListJobs reads the jobs that req selects, page after page, until they or the caller's loop end. After an error, the last
 // pair, there is nothing more. The deadline of ctx is that of the whole list; the default timeout that of each page.
-func (c *Client) ListJobs(ctx context.Context, req *carillonv1.ListJobsRequest) iter.Seq2[*Job, error] {
+func (c *Client) ListJobs(ctx context.Context, req *carillonv1.ListJobsRequest) iter.Seq2[*carillonv1.Job, error] {
 	req = proto.CloneOf(req)
-	return pages(func() ([]*Job, string, error) {
+	return pages(func() ([]*carillonv1.Job, string, error) {
 		res, err := unary(ctx, c, identified, c.jobs.ListJobs, req)
 		req.PageToken = res.GetNextPageToken()
 		return res.GetJobs(), req.GetPageToken(), err
@@ -28,21 +28,21 @@ func (c *Client) ListJobs(ctx context.Context, req *carillonv1.ListJobsRequest) 
 
 // UpdateJob changes the named fields of a job and returns it, without payload. req gets a random idempotency key if it has
 // none. ErrVersionConflict if req.ExpectedVersion is not the current one.
-func (c *Client) UpdateJob(ctx context.Context, req *carillonv1.UpdateJobRequest) (*Job, error) {
+func (c *Client) UpdateJob(ctx context.Context, req *carillonv1.UpdateJobRequest) (*carillonv1.Job, error) {
 	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
 	res, err := unary(ctx, c, identified, c.jobs.UpdateJob, req)
 	return res.GetJob(), err
 }
 
 // PauseJob stops a job's firing and holds its ready executions. req gets a random idempotency key if it has none.
-func (c *Client) PauseJob(ctx context.Context, req *carillonv1.PauseJobRequest) (*Job, error) {
+func (c *Client) PauseJob(ctx context.Context, req *carillonv1.PauseJobRequest) (*carillonv1.Job, error) {
 	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
 	res, err := unary(ctx, c, identified, c.jobs.PauseJob, req)
 	return res.GetJob(), err
 }
 
 // ResumeJob undoes a pause. req gets a random idempotency key if it has none.
-func (c *Client) ResumeJob(ctx context.Context, req *carillonv1.ResumeJobRequest) (*Job, error) {
+func (c *Client) ResumeJob(ctx context.Context, req *carillonv1.ResumeJobRequest) (*carillonv1.Job, error) {
 	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
 	res, err := unary(ctx, c, identified, c.jobs.ResumeJob, req)
 	return res.GetJob(), err
@@ -50,7 +50,7 @@ func (c *Client) ResumeJob(ctx context.Context, req *carillonv1.ResumeJobRequest
 
 // DeleteJob cancels what waits of a job, tells what runs to stop, and returns the tombstone. req gets a random idempotency
 // key if it has none.
-func (c *Client) DeleteJob(ctx context.Context, req *carillonv1.DeleteJobRequest) (*Job, error) {
+func (c *Client) DeleteJob(ctx context.Context, req *carillonv1.DeleteJobRequest) (*carillonv1.Job, error) {
 	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
 	res, err := unary(ctx, c, identified, c.jobs.DeleteJob, req)
 	return res.GetJob(), err

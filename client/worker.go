@@ -50,10 +50,12 @@ type Worker struct {
 	client  *Client
 	config  WorkerConfig
 	handler Handler
+	// invalid is what is wrong with the configuration, or nil.
+	invalid error
 }
 
-// NewWorker makes a worker of config's queues. It fails if config is beyond a limit, naming the field.
-func NewWorker(c *Client, config WorkerConfig, handler Handler) (*Worker, error) {
+// NewWorker makes a worker of config's queues. If config is beyond a limit, Run says so.
+func NewWorker(c *Client, config WorkerConfig, handler Handler) *Worker {
 	if config.Name == "" {
 		config.Name = defaultName()
 	}
@@ -72,10 +74,7 @@ func NewWorker(c *Client, config WorkerConfig, handler Handler) (*Worker, error)
 	if config.Logger == nil {
 		config.Logger = c.options.logger
 	}
-	if err := config.validate(); err != nil {
-		return nil, fmt.Errorf("make worker: %w", err)
-	}
-	return &Worker{client: c, config: config, handler: handler}, nil
+	return &Worker{client: c, config: config, handler: handler, invalid: config.validate()}
 }
 
 func (c WorkerConfig) validate() error {
@@ -109,11 +108,15 @@ func defaultName() string {
 	return fmt.Sprintf("%.100s-%d", host, os.Getpid())
 }
 
-// Run claims and runs executions until ctx ends or the server refuses the claims for good, which is the error it returns.
+// Run claims and runs executions until ctx ends or the server refuses the claims for good, which is the error it returns; a
+// configuration beyond a limit is one too, and names the field.
 // Then it claims no more, lets handlers go on for the grace, ends their contexts with ErrShutdown, waits for them, and
 // gives back uncounted what they did not finish. It returns nil if ctx ended it, whatever was left. A Worker can be run
 // again, and more than once at a time.
 func (w *Worker) Run(ctx context.Context) error {
+	if w.invalid != nil {
+		return fmt.Errorf("run worker: %w", w.invalid)
+	}
 	r := newRun(ctx, w)
 	r.background.Go(r.beats)
 	err := r.claims(ctx)

@@ -31,8 +31,8 @@ func TestWorkerGetsWhatTheProducerGaveAndReturnsItsResult(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
 		payload := []byte("a\x00b\xff")
 		at := time.Now().Add(time.Minute)
-		id := create(t, c, &client.JobSpec{
-			Id: "a", Tenant: "acme", Queue: "mail", Schedule: client.At(at), Payload: payload,
+		id := create(t, c, client.Job{
+			ID: "a", Tenant: "acme", Queue: "mail", Schedule: client.At(at), Payload: payload,
 			Headers: map[string]string{"traceparent": "00-1"}, ContentType: "x/y", Priority: new(uint32(9)),
 		})
 		stop := work(t, c, client.WorkerConfig{Queues: []string{"mail"}},
@@ -56,7 +56,7 @@ func TestConcurrencyIsABoundAndIsUsed(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
 		var ids []string
 		for i := range 50 {
-			ids = append(ids, create(t, c, &client.JobSpec{Id: fmt.Sprint(i)}))
+			ids = append(ids, create(t, c, client.Job{ID: fmt.Sprint(i)}))
 		}
 		var running, most atomic.Int32
 		began := time.Now()
@@ -84,7 +84,7 @@ func TestClaimWhoseAnswerIsLostIsRepeatedUnderItsId_W11(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
 		var ids []string
 		for i := range 5 {
-			ids = append(ids, create(t, c, &client.JobSpec{Id: fmt.Sprint(i), Retry: &client.RetryPolicy{MaxAttempts: 1}}))
+			ids = append(ids, create(t, c, client.Job{ID: fmt.Sprint(i), Retry: &client.RetryPolicy{MaxAttempts: 1}}))
 		}
 		s.After(func(_ context.Context, call clienttest.Call) error {
 			if call.Method == "Claim" && call.N <= 3 {
@@ -111,7 +111,7 @@ func TestClaimWhoseAnswerIsLostIsRepeatedUnderItsId_W11(t *testing.T) {
 
 func TestHeartbeatsKeepLeasesAndCarryProgressToTheNextAttempt(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-		ids := []string{create(t, c, &client.JobSpec{Id: "a"}), create(t, c, &client.JobSpec{Id: "b"})}
+		ids := []string{create(t, c, client.Job{ID: "a"}), create(t, c, client.Job{ID: "b"})}
 		stop := work(t, c, client.WorkerConfig{Lease: 30 * time.Second},
 			func(_ context.Context, e *client.Execution) ([]byte, error) {
 				if e.Attempt == 2 {
@@ -153,7 +153,7 @@ func TestProgressHasALimit(t *testing.T) {
 
 func TestLostLeaseEndsTheHandlersContext_W2(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-		id := create(t, c, &client.JobSpec{Id: "a"})
+		id := create(t, c, client.Job{ID: "a"})
 		causes := make(chan error, 2)
 		stop := work(t, c, client.WorkerConfig{}, func(ctx context.Context, e *client.Execution) ([]byte, error) {
 			if e.Attempt == 2 {
@@ -177,7 +177,7 @@ func TestLostLeaseEndsTheHandlersContext_W2(t *testing.T) {
 
 func TestCancelEndsTheHandlersContext_W4(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-		id := create(t, c, &client.JobSpec{Id: "a"})
+		id := create(t, c, client.Job{ID: "a"})
 		causes := make(chan error, 1)
 		stop := work(t, c, client.WorkerConfig{}, func(ctx context.Context, e *client.Execution) ([]byte, error) {
 			<-ctx.Done()
@@ -201,7 +201,7 @@ func explode() { panic("boom") }
 
 func TestPanicIsAFailureThatTellsWhere(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-		id := create(t, c, &client.JobSpec{Id: "a", Retry: &client.RetryPolicy{MaxAttempts: 1}})
+		id := create(t, c, client.Job{ID: "a", Retry: &client.RetryPolicy{MaxAttempts: 1}})
 		stop := work(t, c, client.WorkerConfig{}, func(context.Context, *client.Execution) ([]byte, error) {
 			explode()
 			return nil, nil
@@ -235,7 +235,7 @@ func TestHandlersErrorDecidesWhatComesNext(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-				id := create(t, c, &client.JobSpec{Id: "a"})
+				id := create(t, c, client.Job{ID: "a"})
 				began := time.Now()
 				stop := work(t, c, client.WorkerConfig{}, func(context.Context, *client.Execution) ([]byte, error) {
 					return nil, test.err
@@ -255,7 +255,7 @@ func TestHandlersErrorDecidesWhatComesNext(t *testing.T) {
 
 func TestStoppingWorkerGivesBackUncounted_W3(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-		id := create(t, c, &client.JobSpec{Id: "a", Retry: &client.RetryPolicy{MaxAttempts: 1}})
+		id := create(t, c, client.Job{ID: "a", Retry: &client.RetryPolicy{MaxAttempts: 1}})
 		stop := work(t, c, client.WorkerConfig{Grace: -1}, func(ctx context.Context, _ *client.Execution) ([]byte, error) {
 			<-ctx.Done()
 			if !errors.Is(context.Cause(ctx), client.ErrShutdown) {
@@ -290,14 +290,14 @@ func TestStoppingWorkerGivesBackUncounted_W3(t *testing.T) {
 
 func TestStoppingWorkerLetsHandlersFinishWithinTheGrace(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-		id := create(t, c, &client.JobSpec{Id: "a"})
+		id := create(t, c, client.Job{ID: "a"})
 		stop := work(t, c, client.WorkerConfig{Grace: 10 * time.Second},
 			func(ctx context.Context, _ *client.Execution) ([]byte, error) {
 				time.Sleep(9 * time.Second)
 				return []byte("done"), ctx.Err()
 			})
 		until(t, s, id, leased)
-		create(t, c, &client.JobSpec{Id: "later", Schedule: client.In(time.Second)})
+		create(t, c, client.Job{ID: "later", Schedule: client.After(time.Second)})
 		stop()
 		if e := s.Execution(id); e.GetState() != succeeded {
 			t.Errorf("execution %v", e)
@@ -325,7 +325,7 @@ func TestClaimThatTheEndInterruptsIsSettled_W3(t *testing.T) {
 			return nil, nil
 		})
 		time.Sleep(31 * time.Second) // The second long poll has begun.
-		id := create(t, c, &client.JobSpec{Id: "a"})
+		id := create(t, c, client.Job{ID: "a"})
 		<-stopping
 		stop()
 		if e := s.Execution(id); e.GetState() != ready || e.GetAttempt() != 0 {
@@ -336,7 +336,7 @@ func TestClaimThatTheEndInterruptsIsSettled_W3(t *testing.T) {
 
 func TestWorkGoesOnWhileTheServersAreAway_W13(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-		id := create(t, c, &client.JobSpec{Id: "a"})
+		id := create(t, c, client.Job{ID: "a"})
 		var down, up time.Time
 		var mu sync.Mutex
 		s.Before(func(context.Context, clienttest.Call) error {
@@ -368,7 +368,7 @@ func TestWorkGoesOnWhileTheServersAreAway_W13(t *testing.T) {
 
 func TestResultThatIsTooLongFailsTheAttempt_W7(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
-		id := create(t, c, &client.JobSpec{Id: "a", Retry: &client.RetryPolicy{MaxAttempts: 1}})
+		id := create(t, c, client.Job{ID: "a", Retry: &client.RetryPolicy{MaxAttempts: 1}})
 		stop := work(t, c, client.WorkerConfig{}, func(context.Context, *client.Execution) ([]byte, error) {
 			return make([]byte, 256<<10+1), nil
 		})
@@ -385,10 +385,7 @@ func TestClaimThatIsRefusedForGoodEndsTheWorker(t *testing.T) {
 		s.Before(func(context.Context, clienttest.Call) error {
 			return clienttest.Fail(connect.CodeInvalidArgument, "queues[0]: bad")
 		})
-		w, err := client.NewWorker(c, client.WorkerConfig{Queues: []string{"bad queue"}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := client.NewWorker(c, client.WorkerConfig{Queues: []string{"bad queue"}}, nil)
 		if err := w.Run(t.Context()); !errors.Is(err, client.ErrInvalid) {
 			t.Errorf("ended with %v", err)
 		}
@@ -405,7 +402,7 @@ func TestWorkerConfigNamesTheFieldAtFault(t *testing.T) {
 	}
 	c := newClient(t, clienttest.NewServer())
 	for field, config := range tests {
-		if _, err := client.NewWorker(c, config, nil); err == nil || !strings.Contains(err.Error(), field+":") {
+		if err := client.NewWorker(c, config, nil).Run(t.Context()); err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // Delays between tries double from the first to the last; each is lengthened by up to half of itself.
 const (
 	firstDelay = 20 * time.Millisecond
-	lastDelay  = 5 * time.Second
+	lastDelay  = 2 * time.Second
 )
 
 // policy is how a call may be repeated.

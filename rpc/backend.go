@@ -113,6 +113,7 @@ type NodeStatus struct {
 type ShardStatus struct {
 	ID              uint32
 	LeaderStore     string
+	ReplicaStores   []string
 	Epoch           uint64
 	Established     bool
 	Degraded        bool

@@ -1,0 +1,106 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+const (
+	// maxChunkBytes bounds a chunk of a batch, so that no log entry becomes huge; a single larger item goes alone.
+	maxChunkBytes = 4 << 20
+	// maxProposals bounds how many chunks of one call are under way at once.
+	maxProposals = 64
+)
+
+// chunk is a part of a batch that goes to one shard as one command.
+type chunk struct {
+	shard uint32
+	// items are indices into the batch.
+	items []int
+}
+
+// chunks groups n items by shard, each chunk of at most fsm.MaxBatch items and about maxChunkBytes. place says where an
+// item goes and how many bytes it has; ok false leaves it out. The order of one shard's items is kept.
+func chunks(n int, place func(i int) (shard uint32, size int, ok bool)) []*chunk {
+	type open struct {
+		chunk *chunk
+		bytes int
+	}
+	var all []*chunk
+	current := map[uint32]*open{}
+	for i := range n {
+		shard, size, ok := place(i)
+		if !ok {
+			continue
+		}
+		o := current[shard]
+		if o == nil {
+			o = &open{}
+			current[shard] = o
+		}
+		if o.chunk == nil || len(o.chunk.items) == fsm.MaxBatch || o.bytes+size > maxChunkBytes {
+			o.chunk, o.bytes = &chunk{shard: shard}, 0
+			all = append(all, o.chunk)
+		}
+		o.chunk.items = append(o.chunk.items, i)
+		o.bytes += size
+	}
+	return all
+}
+
+// proposeChunks proposes all chunks at once and hands each item's result, or the error of its chunk, to done. done is
+// called concurrently, but once for each item.
+func (s *server) proposeChunks(
+	ctx context.Context, all []*chunk, command func(c *chunk) *storagev1.Command, done func(i int, item fsm.Item, err error),
+) {
+	propose := func(c *chunk) {
+		items, err := s.proposeItems(ctx, c.shard, command(c), len(c.items))
+		for k, i := range c.items {
+			if err != nil {
+				done(i, fsm.Item{}, err)
+				continue
+			}
+			done(i, items[k], nil)
+		}
+	}
+	if len(all) == 1 {
+		propose(all[0])
+		return
+	}
+	var group errgroup.Group
+	group.SetLimit(maxProposals)
+	for _, c := range all {
+		group.Go(func() error {
+			propose(c)
+			return nil
+		})
+	}
+	// Errors are the items'.
+	_ = group.Wait()
+}
+
+// proposeItems proposes a command that has a result for each of n items.
+func (s *server) proposeItems(ctx context.Context, shard uint32, cmd *storagev1.Command, n int) ([]fsm.Item, error) {
+	result, err := s.propose(ctx, shard, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if len(result.Items) != n {
+		return nil, fmt.Errorf("propose to shard %d: %d results for %d items", shard, len(result.Items), n)
+	}
+	return result.Items, nil
+}
+
+// propose proposes a command; a refusal of the whole command is an error.
+func (s *server) propose(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error) {
+	result, err := s.backend.Do(ctx, shard, cmd)
+	if err == nil && result.Refusal != nil {
+		err = &Refused{result.Refusal}
+	}
+	return result, err
+}

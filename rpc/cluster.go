@@ -1,0 +1,70 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+func (s *server) getCluster(ctx context.Context, _ *carillonv1.GetClusterRequest) (*carillonv1.GetClusterResponse, error) {
+	status, err := s.backend.Cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	res := &carillonv1.GetClusterResponse{
+		ClusterId: status.ClusterID, Backlog: &carillonv1.Backlog{}, Time: timeOf(s.backend.NowMS()),
+	}
+	nameOfStore := map[string]string{}
+	nodes := map[string]*carillonv1.Node{}
+	for _, n := range status.Nodes {
+		node := &carillonv1.Node{
+			Name: n.Name, StoreId: n.Store, Address: n.Address, Version: n.Version, Ready: n.Ready, ClockHeld: !n.ClockOK,
+			StartTime: optionalTime(n.StartedMS),
+		}
+		nameOfStore[n.Store], nodes[n.Store] = n.Name, node
+		res.Nodes = append(res.Nodes, node)
+	}
+	slices.SortFunc(res.Nodes, func(a, b *carillonv1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for _, sh := range status.Shards {
+		if node := nodes[sh.LeaderStore]; node != nil {
+			node.ShardsLed++
+		}
+		shard := &carillonv1.Shard{
+			Id: sh.ID, Leader: cmp.Or(nameOfStore[sh.LeaderStore], sh.LeaderStore), Epoch: sh.Epoch, Degraded: sh.Degraded,
+			Established: sh.Established, AppliedIndex: sh.Applied, Backlog: backlogOf(&sh),
+		}
+		for _, store := range sh.ReplicaStores {
+			shard.Replicas = append(shard.Replicas, cmp.Or(nameOfStore[store], store))
+		}
+		addBacklog(res.Backlog, shard.Backlog)
+		res.Shards = append(res.Shards, shard)
+	}
+	slices.SortFunc(res.Shards, func(a, b *carillonv1.Shard) int { return cmp.Compare(a.Id, b.Id) })
+	for _, a := range status.Alarms {
+		res.Alarms = append(res.Alarms, &carillonv1.Alarm{Name: a.Name, Message: a.Message, Since: optionalTime(a.SinceMS)})
+	}
+	return res, nil
+}
+
+func backlogOf(s *ShardStatus) *carillonv1.Backlog {
+	return &carillonv1.Backlog{
+		Jobs: s.Jobs, Waiting: s.Waiting, Ready: s.Ready, Leased: s.Leased, Retrying: s.Retrying, Dead: s.Dead, Held: s.Held,
+		OldestWaitingTime: optionalTime(s.OldestWaitingMS),
+	}
+}
+
+// addBacklog adds b to sum; the oldest of both is the oldest.
+func addBacklog(sum, b *carillonv1.Backlog) {
+	sum.Jobs += b.Jobs
+	sum.Waiting += b.Waiting
+	sum.Ready += b.Ready
+	sum.Leased += b.Leased
+	sum.Retrying += b.Retrying
+	sum.Dead += b.Dead
+	sum.Held += b.Held
+	if t := b.OldestWaitingTime; t != nil && (sum.OldestWaitingTime == nil || t.AsTime().Before(sum.OldestWaitingTime.AsTime())) {
+		sum.OldestWaitingTime = t
+	}
+}

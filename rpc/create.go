@@ -1,0 +1,113 @@
+package rpc
+
+import (
+	"context"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+func (s *server) createJob(ctx context.Context, req *carillonv1.CreateJobRequest) (*carillonv1.CreateJobResponse, error) {
+	create, err := s.createOf(req, s.backend.NowMS(), "", 0)
+	if err != nil {
+		return nil, err
+	}
+	cmd := callOf(ctx).command()
+	cmd.CreateJobs = &storagev1.CreateJobs{Items: []*storagev1.CreateJob{create}}
+	items, err := s.proposeItems(ctx, s.backend.ShardOf(create.Tenant, create.JobId), cmd, 1)
+	if err != nil {
+		return nil, err
+	}
+	if refusal := items[0].Refusal; refusal != nil {
+		return nil, refusalError(refusal)
+	}
+	r := receiptOf(create, &items[0])
+	return &carillonv1.CreateJobResponse{
+		Id: r.Id, Tenant: r.Tenant, Incarnation: r.Incarnation, Version: r.Version, CreateTime: r.CreateTime, NextTime: r.NextTime,
+	}, nil
+}
+
+func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreateJobsRequest) (*carillonv1.BatchCreateJobsResponse, error) {
+	var v violations
+	v.batch(len(req.Items))
+	v.key("request_id", req.RequestId)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	now := s.backend.NowMS()
+	creates := make([]*storagev1.CreateJob, len(req.Items))
+	results := make([]carillonv1.BatchCreateJobsResult, len(req.Items))
+	res := &carillonv1.BatchCreateJobsResponse{Results: make([]*carillonv1.BatchCreateJobsResult, len(req.Items))}
+	for i, item := range req.Items {
+		res.Results[i] = &results[i]
+		var err error
+		if creates[i], err = s.createOf(item, now, req.RequestId, i); err != nil {
+			results[i].Result = &carillonv1.BatchCreateJobsResult_Error{Error: itemError(err)}
+		}
+	}
+	all := chunks(len(creates), func(i int) (uint32, int, bool) {
+		c := creates[i]
+		if c == nil {
+			return 0, 0, false
+		}
+		return s.backend.ShardOf(c.Tenant, c.JobId), c.SizeVT(), true
+	})
+	call := callOf(ctx)
+	s.proposeChunks(ctx, all, func(c *chunk) *storagev1.Command {
+		cmd := call.command()
+		items := make([]*storagev1.CreateJob, len(c.items))
+		for k, i := range c.items {
+			items[k] = creates[i]
+		}
+		cmd.CreateJobs = &storagev1.CreateJobs{Items: items}
+		return cmd
+	}, func(i int, item fsm.Item, err error) {
+		if err == nil && item.Refusal != nil {
+			err = refusalError(item.Refusal)
+		}
+		if err != nil {
+			results[i].Result = &carillonv1.BatchCreateJobsResult_Error{Error: itemError(err)}
+			return
+		}
+		results[i].Result = &carillonv1.BatchCreateJobsResult_Receipt{Receipt: receiptOf(creates[i], &item)}
+	})
+	return res, nil
+}
+
+// createOf validates a create and gives it its identity: the id as given, or derived from its key, or from the batch's
+// request id and its index there, or made.
+func (s *server) createOf(req *carillonv1.CreateJobRequest, nowMS int64, requestID string, index int) (*storagev1.CreateJob, error) {
+	var v violations
+	create := s.jobSpec(&v, req.GetJob(), nowMS)
+	key := req.GetIdempotencyKey()
+	v.key("idempotency_key", key)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	switch {
+	case create.JobId != "":
+	case key != "":
+		create.JobId = jobIDFromKey(create.Tenant, key)
+	case requestID != "":
+		create.JobId = jobIDFromBatch(create.Tenant, requestID, index)
+	default:
+		create.JobId = newID()
+	}
+	create.Hash = hashCreate(create)
+	return create, nil
+}
+
+// batch checks the number of a batch's items.
+func (v *violations) batch(n int) {
+	if n < 1 || n > maxBatchItems {
+		v.add("items", "has %d items; 1 to %d are allowed", n, maxBatchItems)
+	}
+}
+
+func receiptOf(c *storagev1.CreateJob, item *fsm.Item) *carillonv1.JobReceipt {
+	return &carillonv1.JobReceipt{
+		Id: c.JobId, Tenant: c.Tenant, Incarnation: item.Incarnation, Version: 1, CreateTime: timeOf(item.CreatedMS),
+		NextTime: optionalTime(item.FirstMS),
+	}
+}

@@ -1,0 +1,138 @@
+package rpc
+
+import "time"
+
+// Limits of the public API, all of them. They stand here once: the handlers check these constants, limitTable describes
+// them, docs/limits.md is printed from the table and a test holds each against the handlers at both sides of its edge.
+const (
+	maxIDBytes          = 128
+	maxKeyBytes         = 128
+	maxFairnessBytes    = 128
+	maxExecutionIDBytes = 512
+
+	// DefaultMaxPayloadBytes bounds a job's payload unless Options say otherwise.
+	DefaultMaxPayloadBytes = 256 << 10
+	// LargestMaxPayloadBytes is the most that Options may allow: a job must fit into one log entry with room to spare.
+	LargestMaxPayloadBytes = 4 << 20
+	maxResultBytes         = 256 << 10
+	maxProgressBytes       = 16 << 10
+	maxErrorBytes          = 4 << 10
+	maxReasonBytes         = 1 << 10
+	maxContentTypeBytes    = 256
+	maxPayloadRefBytes     = 2 << 10
+
+	maxLabels          = 64
+	maxLabelKeyBytes   = 63
+	maxLabelValueBytes = 256
+	maxLabelFilters    = 16
+
+	maxHeaders          = 64
+	maxHeaderKeyBytes   = 128
+	maxHeaderValueBytes = 4 << 10
+	maxHeadersBytes     = 16 << 10
+
+	maxBatchItems     = 10_000
+	maxBatchBytes     = 32 << 20
+	maxDeadLetterIDs  = 1_000
+	maxClaim          = 1_000
+	maxClaimQueues    = 64
+	maxClaimBytes     = 32 << 20
+	maxPageSize       = 1_000
+	defaultPageSize   = 100
+	maxViolations     = 32
+	maxRowsPerPage    = 20_000
+	maxPageTokenBytes = 4 << 10
+
+	maxPriority     = 9
+	defaultPriority = 5
+
+	minAttempts     = 1
+	maxAttempts     = 1_000
+	defaultAttempts = 5
+	minFactor       = 1_000
+	maxFactor       = 10_000
+	defaultFactor   = 2_000
+	maxJitter       = 1_000
+	defaultJitter   = 100
+
+	defaultFirstDelay = time.Second
+	maxFirstDelay     = 24 * time.Hour
+	defaultMaxDelay   = time.Hour
+	maxRetryDelay     = 7 * 24 * time.Hour
+
+	minLease     = time.Second
+	maxLease     = 24 * time.Hour
+	defaultLease = 30 * time.Second
+	maxWait      = 60 * time.Second
+
+	year    = 365*24*time.Hour + 6*time.Hour
+	horizon = 100 * year
+
+	minInterval      = time.Second
+	maxInterval      = horizon
+	maxStartDeadline = year
+	minRetention     = time.Hour
+	maxRetention     = year
+	maxWindow        = year
+)
+
+// Limit is one row of the table of limits.
+type Limit struct {
+	// Name is stable: tests and docs refer to it.
+	Name string
+	// Fields it holds for, as error details name them.
+	Fields string
+	// Range that is accepted, with its unit.
+	Range string
+	// Default that stands in for an unset field; empty: there is none.
+	Default string
+	// Beyond says what happens beyond the limit.
+	Beyond string
+}
+
+const refused = "`invalid_argument`"
+
+// limitTable is what docs/limits.md is printed from.
+var limitTable = []Limit{
+	{"id", "`id`, `job_id`, `tenant`, `queue`, `worker`, `name`", "1 to 128 characters of `[A-Za-z0-9._:@+{}-]`", "tenant and queue: `default`; a job's id is derived or made", refused},
+	{"idempotency_key", "`idempotency_key`, `request_id`, `claim_id`", "at most 128 printable ASCII characters", "", refused},
+	{"execution_id", "`execution_id`, `id` of an execution", "at most 512 characters, as the server gave it", "", refused},
+	{"fairness_key", "`fairness_key`", "at most 128 bytes of UTF-8 without NUL", "", refused},
+	{"payload", "`payload`", "at most 256 KiB; the server's operator can set up to 4 MiB", "", refused},
+	{"content_type", "`content_type`", "at most 256 printable ASCII characters", "", refused},
+	{"payload_ref", "`payload_ref`", "at most 2,048 bytes of UTF-8 without NUL; not together with a payload", "", refused},
+	{"result", "`succeeded.result`", "at most 256 KiB", "", refused + ", and the attempt is recorded as failed"},
+	{"progress", "`progress`", "at most 16 KiB", "", refused},
+	{"error", "`failed.error`", "at most 4,096 bytes of UTF-8", "", "cut; bytes that are not UTF-8 are replaced"},
+	{"reason", "`reason`, `pause_reason`, `error_contains`", "at most 1,024 bytes of UTF-8 without NUL", "", refused},
+	{"labels", "`labels`", "at most 64 labels", "", refused},
+	{"label_key", "`labels`", "1 to 63 bytes of UTF-8 without NUL and `=`", "", refused},
+	{"label_value", "`labels`", "at most 256 bytes of UTF-8 without NUL", "", refused},
+	{"label_filters", "`label`", "at most 16 filters", "", refused},
+	{"headers", "`headers`", "at most 64 headers", "", refused},
+	{"header_key", "`headers`", "1 to 128 bytes of UTF-8 without NUL", "", refused},
+	{"header_value", "`headers`", "at most 4,096 bytes of UTF-8 without NUL", "", refused},
+	{"headers_total", "`headers`", "at most 16 KiB, keys and values together", "", refused},
+	{"priority", "`priority`", "0 to 9", "5", refused},
+	{"instant", "`schedule.at`, `every.anchor`, `every.start`, `every.end`, `snoozed.until`", "from 1970 to 100 years ahead; rounded up to the millisecond", "", refused},
+	{"delay", "`schedule.delay`", "0 to 100 years; rounded up to the millisecond", "", refused},
+	{"interval", "`every.interval`", "1 s to 100 years, in whole milliseconds", "", refused},
+	{"catch_up_window", "`catch_up_window`", "more than 0, at most 1 year", "no bound", refused},
+	{"max_attempts", "`retry.max_attempts`", "1 to 1,000", "5", refused},
+	{"first_delay", "`retry.first_delay`", "0 to 24 h", "1 s", refused},
+	{"factor", "`retry.factor_thousandths`", "1,000 to 10,000", "2,000: doubling", refused},
+	{"max_delay", "`retry.max_delay`", "0 to 7 days", "1 h", refused},
+	{"jitter", "`retry.jitter_thousandths`", "0 to 1,000", "100", refused},
+	{"retry_after", "`failed.retry_after`", "0 to 7 days", "by the retry policy", refused},
+	{"lease", "`lease`, `extend`", "1 s to 24 h", "a job: 30 s; a claim: each job's own; a heartbeat: as granted", refused},
+	{"start_deadline", "`start_deadline`", "more than 0, at most 1 year", "never", refused},
+	{"retention", "`retention`, `dead_retention`", "1 h to 1 year", "the queue's, else the tenant's, else 3 days", refused},
+	{"batch_items", "`items`", "1 to 10,000 items", "", refused},
+	{"batch_bytes", "the message of a batch call", "at most 32 MiB", "", refused + " if its length was announced, else `resource_exhausted`"},
+	{"dead_letter_ids", "`execution_ids`", "at most 1,000", "", refused},
+	{"claim", "`max_executions`", "1 to 1,000", "1", refused},
+	{"claim_bytes", "the answer of a claim", "at most 32 MiB", "", "what does not fit is given back, uncounted"},
+	{"claim_queues", "`queues`", "1 to 64", "", refused},
+	{"wait", "`wait`", "0 to 60 s", "0", refused},
+	{"page_size", "`page_size`", "1 to 1,000", "100", refused},
+}

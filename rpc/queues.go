@@ -1,0 +1,150 @@
+package rpc
+
+import (
+	"context"
+	"slices"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+func (s *server) createQueue(ctx context.Context, req *carillonv1.CreateQueueRequest) (*carillonv1.CreateQueueResponse, error) {
+	var v violations
+	settings := v.queue(req.Queue)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	created, err := s.backend.PutQueue(ctx, settings, 0)
+	if exists(err) {
+		// A retry of the same create gets the same answer.
+		standing, getErr := s.backend.Queue(ctx, settings.Name)
+		if getErr != nil {
+			return nil, getErr
+		}
+		if !sameQueue(standing, settings) {
+			return nil, err
+		}
+		created, err = standing, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.CreateQueueResponse{Queue: queueOf(created)}, nil
+}
+
+func (s *server) getQueue(ctx context.Context, req *carillonv1.GetQueueRequest) (*carillonv1.GetQueueResponse, error) {
+	var v violations
+	if v.name("name", req.Name); len(v.list) > 0 {
+		return nil, v.err()
+	}
+	settings, err := s.backend.Queue(ctx, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.GetQueueResponse{Queue: queueOf(settings)}, nil
+}
+
+func (s *server) listQueues(ctx context.Context, req *carillonv1.ListQueuesRequest) (*carillonv1.ListQueuesResponse, error) {
+	all, err := s.backend.Queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	name := func(q *storagev1.QueueSettings) string { return q.Name }
+	page, next, err := pageOfSettings("queues", all, name, req.PageSize, req.PageToken)
+	if err != nil {
+		return nil, err
+	}
+	res := &carillonv1.ListQueuesResponse{NextPageToken: next}
+	for _, settings := range page {
+		res.Queues = append(res.Queues, queueOf(settings))
+	}
+	return res, nil
+}
+
+func (s *server) updateQueue(ctx context.Context, req *carillonv1.UpdateQueueRequest) (*carillonv1.UpdateQueueResponse, error) {
+	var v violations
+	v.name("name", req.Name)
+	patch := req.Queue
+	if patch == nil {
+		v.add("queue", "is required")
+		return nil, v.err()
+	}
+	fields := v.mask("queue", req.UpdateMask, patch.ProtoReflect())
+	values := v.queue(&carillonv1.Queue{
+		Name: defaultName, Paused: patch.GetPaused(), PauseReason: patch.GetPauseReason(), Retention: patch.Retention,
+		DeadRetention: patch.DeadRetention, Labels: patch.Labels,
+	})
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	change := func(q *storagev1.QueueSettings) *storagev1.QueueSettings {
+		q = q.CloneVT()
+		for _, field := range fields {
+			switch field {
+			case "paused":
+				q.Paused = values.Paused
+			case "pause_reason":
+				q.PauseReason = values.PauseReason
+			case "retention":
+				q.RetentionMs = values.RetentionMs
+			case "dead_retention":
+				q.DeadRetentionMs = values.DeadRetentionMs
+			case "labels":
+				q.Labels = values.Labels
+			}
+		}
+		if !q.Paused {
+			q.PauseReason = ""
+		}
+		return q
+	}
+	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, s.backend.Queue, s.backend.PutQueue, change)
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.UpdateQueueResponse{Queue: queueOf(settings)}, nil
+}
+
+func (s *server) deleteQueue(ctx context.Context, req *carillonv1.DeleteQueueRequest) (*carillonv1.DeleteQueueResponse, error) {
+	var v violations
+	if v.name("name", req.Name); len(v.list) > 0 {
+		return nil, v.err()
+	}
+	if err := s.backend.DeleteQueue(ctx, req.Name, anyIfZero(req.ExpectedVersion)); err != nil {
+		return nil, err
+	}
+	return &carillonv1.DeleteQueueResponse{}, nil
+}
+
+// queue validates and translates the settings of a queue.
+func (v *violations) queue(q *carillonv1.Queue) *storagev1.QueueSettings {
+	if q == nil {
+		v.add("queue", "is required")
+		return nil
+	}
+	v.name("queue.name", q.Name)
+	v.text("queue.pause_reason", q.PauseReason, maxReasonBytes)
+	return &storagev1.QueueSettings{
+		Name: q.Name, Paused: q.Paused, PauseReason: q.PauseReason,
+		RetentionMs:     v.duration("queue.retention", q.Retention, 0, minRetention, maxRetention),
+		DeadRetentionMs: v.duration("queue.dead_retention", q.DeadRetention, 0, minRetention, maxRetention),
+		Labels:          v.labels("queue.labels", q.Labels),
+	}
+}
+
+func sameQueue(a, b *storagev1.QueueSettings) bool {
+	return a.Name == b.Name && a.Paused == b.Paused && a.PauseReason == b.PauseReason && a.RetentionMs == b.RetentionMs &&
+		a.DeadRetentionMs == b.DeadRetentionMs && samePairs(a.Labels, b.Labels)
+}
+
+func samePairs(a, b []*storagev1.KeyValue) bool {
+	return slices.EqualFunc(a, b, func(x, y *storagev1.KeyValue) bool { return x.Key == y.Key && x.Value == y.Value })
+}
+
+func queueOf(q *storagev1.QueueSettings) *carillonv1.Queue {
+	return &carillonv1.Queue{
+		Name: q.Name, Version: q.Version, Paused: q.Paused, PauseReason: q.PauseReason, Retention: optionalDuration(q.RetentionMs),
+		DeadRetention: optionalDuration(q.DeadRetentionMs), Labels: mapOf(q.Labels), CreateTime: optionalTime(q.CreatedMs),
+		UpdateTime: optionalTime(q.UpdatedMs),
+	}
+}

@@ -1,0 +1,88 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+)
+
+// anyIfZero is an expected version as the backend takes it: in the API 0 means any.
+func anyIfZero(expected uint64) uint64 {
+	if expected == 0 {
+		return AnyVersion
+	}
+	return expected
+}
+
+// refusedWith says whether err is a refusal with this code.
+func refusedWith(err error, code fsm.Code) bool {
+	var refused *Refused
+	return errors.As(err, &refused) && refused.Refusal.Code == code
+}
+
+func exists(err error) bool { return refusedWith(err, fsm.AlreadyExists) }
+
+// settings is what queues and tenants have in common.
+type settings interface{ GetVersion() uint64 }
+
+// replaceSettings reads, changes and writes settings. Without an expected version it starts over, at most maxTries times,
+// when another change came between.
+func replaceSettings[S settings](
+	ctx context.Context, name string, expected uint64, get func(context.Context, string) (S, error),
+	put func(context.Context, S, uint64) (S, error), change func(S) S,
+) (S, error) {
+	var none S
+	var err error
+	for range maxTries {
+		var standing S
+		if standing, err = get(ctx, name); err != nil {
+			return none, err
+		}
+		if version := standing.GetVersion(); expected != 0 && version != expected {
+			return none, &Refused{&fsm.Refusal{Code: fsm.Aborted, Message: "the version has moved on", Version: version}}
+		}
+		var now S
+		if now, err = put(ctx, change(standing), standing.GetVersion()); err == nil {
+			return now, nil
+		}
+		if expected != 0 || !refusedWith(err, fsm.Aborted) {
+			return none, err
+		}
+	}
+	return none, err
+}
+
+// pageOfSettings cuts one page out of all settings, ordered by name. The cursor is the last name answered.
+func pageOfSettings[S any](list string, all []S, name func(S) string, size int32, token string) (page []S, next string, err error) {
+	var v violations
+	limit := v.pageSize(size)
+	id := listID(list)
+	var after pageToken
+	if token != "" {
+		if after, err = parsePageToken(token, id); err != nil {
+			v.add("page_token", "is malformed, or of another list")
+		}
+	}
+	if err := v.err(); err != nil {
+		return nil, "", err
+	}
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b S) int { return cmp.Compare(name(a), name(b)) })
+	for _, s := range all {
+		if token != "" && name(s) <= string(after.cursor) {
+			continue
+		}
+		if len(page) == limit {
+			last := name(page[limit-1])
+			return page, pageToken{list: id, cursor: []byte(last)}.String(), nil
+		}
+		page = append(page, s)
+	}
+	return page, "", nil
+}
+
+// maxTries bounds how often a call looks again when what it found has moved on.
+const maxTries = 5

@@ -1,0 +1,145 @@
+package rpc
+
+import (
+	"context"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+func (s *server) createTenant(ctx context.Context, req *carillonv1.CreateTenantRequest) (*carillonv1.CreateTenantResponse, error) {
+	var v violations
+	settings := v.tenant(req.Tenant)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	created, err := s.backend.PutTenant(ctx, settings, 0)
+	if exists(err) {
+		// A retry of the same create gets the same answer.
+		standing, getErr := s.backend.Tenant(ctx, settings.Name)
+		if getErr != nil {
+			return nil, getErr
+		}
+		if !sameTenant(standing, settings) {
+			return nil, err
+		}
+		created, err = standing, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.CreateTenantResponse{Tenant: tenantOf(created)}, nil
+}
+
+func (s *server) getTenant(ctx context.Context, req *carillonv1.GetTenantRequest) (*carillonv1.GetTenantResponse, error) {
+	var v violations
+	if v.name("name", req.Name); len(v.list) > 0 {
+		return nil, v.err()
+	}
+	settings, err := s.backend.Tenant(ctx, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.GetTenantResponse{Tenant: tenantOf(settings)}, nil
+}
+
+func (s *server) listTenants(ctx context.Context, req *carillonv1.ListTenantsRequest) (*carillonv1.ListTenantsResponse, error) {
+	all, err := s.backend.Tenants(ctx)
+	if err != nil {
+		return nil, err
+	}
+	name := func(t *storagev1.TenantSettings) string { return t.Name }
+	page, next, err := pageOfSettings("tenants", all, name, req.PageSize, req.PageToken)
+	if err != nil {
+		return nil, err
+	}
+	res := &carillonv1.ListTenantsResponse{NextPageToken: next}
+	for _, settings := range page {
+		res.Tenants = append(res.Tenants, tenantOf(settings))
+	}
+	return res, nil
+}
+
+func (s *server) updateTenant(ctx context.Context, req *carillonv1.UpdateTenantRequest) (*carillonv1.UpdateTenantResponse, error) {
+	var v violations
+	v.name("name", req.Name)
+	patch := req.Tenant
+	if patch == nil {
+		v.add("tenant", "is required")
+		return nil, v.err()
+	}
+	fields := v.mask("tenant", req.UpdateMask, patch.ProtoReflect())
+	values := v.tenant(&carillonv1.Tenant{
+		Name: defaultName, Paused: patch.GetPaused(), PauseReason: patch.GetPauseReason(), Retention: patch.Retention,
+		Labels: patch.Labels,
+	})
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	change := func(t *storagev1.TenantSettings) *storagev1.TenantSettings {
+		t = t.CloneVT()
+		for _, field := range fields {
+			switch field {
+			case "paused":
+				t.Paused = values.Paused
+			case "pause_reason":
+				t.PauseReason = values.PauseReason
+			case "retention":
+				t.RetentionMs = values.RetentionMs
+			case "labels":
+				t.Labels = values.Labels
+			}
+		}
+		if !t.Paused {
+			t.PauseReason = ""
+		}
+		return t
+	}
+	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, s.backend.Tenant, s.backend.PutTenant, change)
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.UpdateTenantResponse{Tenant: tenantOf(settings)}, nil
+}
+
+func (s *server) deleteTenant(ctx context.Context, req *carillonv1.DeleteTenantRequest) (*carillonv1.DeleteTenantResponse, error) {
+	var v violations
+	if v.name("name", req.Name); len(v.list) > 0 {
+		return nil, v.err()
+	}
+	progress, err := s.await(ctx, func(ctx context.Context) (TaskProgress, error) {
+		return s.backend.DeleteTenant(ctx, req.Name, anyIfZero(req.ExpectedVersion))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.DeleteTenantResponse{Task: taskOf(progress)}, nil
+}
+
+// tenant validates and translates the settings of a tenant.
+func (v *violations) tenant(t *carillonv1.Tenant) *storagev1.TenantSettings {
+	if t == nil {
+		v.add("tenant", "is required")
+		return nil
+	}
+	v.name("tenant.name", t.Name)
+	v.text("tenant.pause_reason", t.PauseReason, maxReasonBytes)
+	return &storagev1.TenantSettings{
+		Name: t.Name, Paused: t.Paused, PauseReason: t.PauseReason,
+		RetentionMs: v.duration("tenant.retention", t.Retention, 0, minRetention, maxRetention),
+		Labels:      v.labels("tenant.labels", t.Labels),
+	}
+}
+
+func sameTenant(a, b *storagev1.TenantSettings) bool {
+	return a.Name == b.Name && a.Paused == b.Paused && a.PauseReason == b.PauseReason && a.RetentionMs == b.RetentionMs &&
+		samePairs(a.Labels, b.Labels)
+}
+
+func tenantOf(t *storagev1.TenantSettings) *carillonv1.Tenant {
+	return &carillonv1.Tenant{
+		Name: t.Name, Version: t.Version, Paused: t.Paused, PauseReason: t.PauseReason, Retention: optionalDuration(t.RetentionMs),
+		Labels: mapOf(t.Labels), CreateTime: optionalTime(t.CreatedMs),
+		Deleting: t.Deleting, UpdateTime: optionalTime(t.UpdatedMs),
+	}
+}

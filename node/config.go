@@ -37,7 +37,9 @@ type Config struct {
 	ClockHold      time.Duration
 	// ShutdownTimeout bounds the graceful part of a stop.
 	ShutdownTimeout time.Duration
-	Logger          *slog.Logger
+	// EtcdSocket is the path of a unix socket to serve the embedded etcd at, for operators and drills; empty: none.
+	EtcdSocket string
+	Logger     *slog.Logger
 }
 
 // DefaultConfig is a node for one machine.

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/node/dispatch"
+	"github.com/carillon-scheduler/carillon/node/replica"
+	"github.com/carillon-scheduler/carillon/rpc"
+	"github.com/carillon-scheduler/carillon/store"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+var _ rpc.Backend = (*Node)(nil)
+
+// retryAfter is what a caller is told to wait when a queue is full or a leader is missing.
+const retryAfter = 100 * time.Millisecond
+
+// Shards returns the shards of the cluster, in order.
+func (n *Node) Shards() []uint32 { return n.slots.shards }
+
+// ShardOf returns the shard of a job and of its executions.
+func (n *Node) ShardOf(tenant, jobID string) uint32 { return n.slots.shardOf(tenant, jobID) }
+
+// NowMS is the disciplined clock.
+func (n *Node) NowMS() int64 { return n.guard.Now() }
+
+// Do puts cmd through the log of shard.
+func (n *Node) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error) {
+	res, err := n.host.Do(ctx, shard, cmd)
+	if err != nil {
+		return fsm.Result{}, backendError(err)
+	}
+	if res.Refusal != nil && res.Refusal.Code == fsm.StaleTerm {
+		return fsm.Result{}, &rpc.Unavailable{Reason: "the shard's leader has changed", RetryAfter: retryAfter}
+	}
+	return res, nil
+}
+
+// View calls fn with the shard's committed rows, all of one moment.
+func (n *Node) View(ctx context.Context, shard uint32, stale bool, fn func(fsm.Reader) error) error {
+	if err := n.host.Read(ctx, shard, stale); err != nil {
+		return backendError(err)
+	}
+	return n.snapshot(shard, fn)
+}
+
+// snapshot reads the shard's rows as they stand.
+func (n *Node) snapshot(shard uint32, fn func(fsm.Reader) error) error {
+	snap, err := n.engine.NewSnapshot()
+	if err != nil {
+		return err
+	}
+	r := store.NewReader(snap, shard)
+	err = errors.Join(fn(r), r.Err())
+	return errors.Join(err, snap.Close())
+}
+
+// Poll waits for work of this node's shards.
+func (n *Node) Poll(ctx context.Context, req rpc.PollRequest) ([]*storagev1.Execution, error) {
+	leases, err := n.dispatcher.Poll(ctx, dispatch.PollRequest{
+		ClaimID: req.ClaimID, Worker: req.Worker, Queues: req.Queues, Max: req.Max, LeaseMS: req.LeaseMS, Wait: req.Wait,
+	})
+	switch {
+	case err == nil:
+		return leases, nil
+	case errors.Is(err, dispatch.ErrTooManyPolls):
+		return nil, &rpc.Overloaded{Reason: err.Error(), RetryAfter: time.Second}
+	case errors.Is(err, dispatch.ErrClaimInUse):
+		return nil, &rpc.Refused{Refusal: &fsm.Refusal{Code: fsm.AlreadyExists, Field: "claim_id", Message: err.Error()}}
+	case errors.Is(err, dispatch.ErrInvalidPoll):
+		return nil, &rpc.Refused{Refusal: &fsm.Refusal{Code: fsm.InvalidArgument, Message: err.Error()}}
+	default:
+		return nil, backendError(err)
+	}
+}
+
+// Release gives leases back, uncounted.
+func (n *Node) Release(leases []*storagev1.Execution) { n.dispatcher.Release(leases) }
+
+// backendError says in the API's terms what the replicas answered.
+func backendError(err error) error {
+	var notLeader *replica.NotLeaderError
+	switch {
+	case errors.As(err, &notLeader):
+		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter}
+	case errors.Is(err, replica.ErrAmbiguous):
+		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter, Ambiguous: true}
+	case errors.Is(err, replica.ErrOverloaded):
+		return &rpc.Overloaded{Reason: err.Error(), RetryAfter: retryAfter}
+	case errors.Is(err, replica.ErrStopped):
+		return &rpc.Unavailable{Reason: "the node is stopping", RetryAfter: time.Second}
+	case errors.Is(err, replica.ErrTooLarge):
+		return &rpc.Refused{Refusal: &fsm.Refusal{Code: fsm.InvalidArgument, Message: err.Error()}}
+	default:
+		return err
+	}
+}

@@ -13,7 +13,7 @@ import (
 
 // Options configure OpenPebble. The zero value of each field has a default.
 type Options struct {
-	// CacheBytes is Pebble's block cache, 128 MiB by default.
+	// CacheBytes is Pebble's block cache, 128 MiB by default. It may use twice MemTableBytes more while memtables are small.
 	CacheBytes int64
 	// MemTableBytes is the size of one memtable, 64 MiB by default: log rows shall die before they are flushed. Up to four
 	// of them may wait for their flush.
@@ -85,8 +85,9 @@ func (o *Options) complete() error {
 // default does so for the load of a scheduler: few keys a command, rows that live briefly, one fsync a turn.
 func (o *Options) pebbleOptions(p *Pebble) *pebble.Options {
 	settings := &pebble.Options{
-		FormatMajorVersion:          formatVersion,
-		CacheSize:                   o.CacheBytes,
+		FormatMajorVersion: formatVersion,
+		// Pebble takes memtables off its cache: the one that fills and the one that is flushed must not starve reads.
+		CacheSize:                   o.CacheBytes + 2*int64(o.MemTableBytes),
 		MemTableSize:                o.MemTableBytes,
 		MemTableStopWritesThreshold: memTablesWaiting,
 		MaxOpenFiles:                maxOpenFiles,

@@ -25,14 +25,12 @@ const (
 
 // EtcdConfig is what a plane over etcd needs.
 type EtcdConfig struct {
-	// Client reaches etcd; it stays the caller's. Required.
-	Client *clientv3.Client
+	// Server is the etcd member in this process; it must outlive the plane. Required.
+	Server *Server
 	// Logger is required.
 	Logger *slog.Logger
 	// LeaseTTL of the store's lease, whole seconds; 0: DefaultLeaseTTL.
 	LeaseTTL time.Duration
-	// QuotaBytes is only shown in Health.
-	QuotaBytes int64
 }
 
 // Etcd is the control plane over etcd; it implements Plane.
@@ -51,14 +49,14 @@ func NewEtcd(cfg EtcdConfig) (*Etcd, error) {
 		cfg.LeaseTTL = DefaultLeaseTTL
 	}
 	switch {
-	case cfg.Client == nil:
-		return nil, errors.New("open control plane: Client is nil")
+	case cfg.Server == nil:
+		return nil, errors.New("open control plane: Server is nil")
 	case cfg.Logger == nil:
 		return nil, errors.New("open control plane: Logger is nil")
 	case cfg.LeaseTTL < time.Second || cfg.LeaseTTL%time.Second != 0:
 		return nil, fmt.Errorf("open control plane: LeaseTTL is %s, must be whole seconds", cfg.LeaseTTL)
 	}
-	p := &Etcd{client: cfg.Client, log: cfg.Logger, quota: cfg.QuotaBytes}
+	p := &Etcd{client: cfg.Server.Client(), log: cfg.Logger, quota: cfg.Server.quota}
 	p.session.ttl = cfg.LeaseTTL
 	return p, nil
 }

@@ -31,7 +31,10 @@ type cluster struct {
 // both runs a specification over both implementations.
 func both(t *testing.T, spec func(t *testing.T, c cluster)) {
 	t.Run("memory", func(t *testing.T) { spec(t, memoryCluster()) })
-	t.Run("etcd", func(t *testing.T) { spec(t, etcdCluster(t)) })
+	t.Run("etcd", func(t *testing.T) {
+		t.Parallel() // each waits for an election of its own
+		spec(t, etcdCluster(t))
+	})
 }
 
 func memoryCluster() cluster {
@@ -94,9 +97,7 @@ func openEtcd(t *testing.T, server *Server) *Etcd { return openEtcdTTL(t, server
 
 func openEtcdTTL(t *testing.T, server *Server, ttl time.Duration) *Etcd {
 	t.Helper()
-	p, err := NewEtcd(EtcdConfig{
-		Client: server.Client(), Logger: slog.New(slog.DiscardHandler), LeaseTTL: ttl, QuotaBytes: server.QuotaBytes(),
-	})
+	p, err := NewEtcd(EtcdConfig{Server: server, Logger: slog.New(slog.DiscardHandler), LeaseTTL: ttl})
 	must(t, err)
 	return p
 }

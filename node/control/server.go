@@ -151,9 +151,6 @@ func (c ServerConfig) embedded() (*embed.Config, error) {
 // Client is an etcd client that calls the server directly; it is closed with the server.
 func (s *Server) Client() *clientv3.Client { return s.client }
 
-// QuotaBytes bounds the database.
-func (s *Server) QuotaBytes() int64 { return s.quota }
-
 // Run returns nil when ctx ends, or an error if etcd stops by itself. It does not close the server.
 func (s *Server) Run(ctx context.Context) error {
 	select {

@@ -1,0 +1,162 @@
+package fsm
+
+import (
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// Interval schedules are arithmetic: the nominal instants are those anchor + k * interval, for any whole k, that lie in
+// [start, end].
+
+// gridFrom is the first nominal instant of e at or after from; ok is false when the schedule has none.
+func gridFrom(e *storagev1.Every, from int64) (at int64, ok bool) {
+	if e.StartMs != 0 {
+		from = max(from, e.StartMs)
+	}
+	// Instants and intervals are bounded (validEvery), so that nothing here overflows.
+	at = from + floorMod(e.AnchorMs-from, e.IntervalMs)
+	if e.EndMs != 0 && at > e.EndMs || at > maxInstantMS {
+		return 0, false
+	}
+	return at, true
+}
+
+// gridUpTo is the last nominal instant of e at or before to.
+func gridUpTo(e *storagev1.Every, to int64) (at int64, ok bool) {
+	if e.EndMs != 0 {
+		to = min(to, e.EndMs)
+	}
+	at = to - floorMod(to-e.AnchorMs, e.IntervalMs)
+	return at, at >= e.StartMs || e.StartMs == 0
+}
+
+// gridCount is how many nominal instants lie in [from, to], both of them nominal.
+func gridCount(e *storagev1.Every, from, to int64) uint64 {
+	if to < from {
+		return 0
+	}
+	return uint64((to-from)/e.IntervalMs) + 1
+}
+
+func floorMod(a, m int64) int64 {
+	if r := a % m; r < 0 {
+		return r + m
+	} else {
+		return r
+	}
+}
+
+// nextOf is a recurring job's first nominal instant after after, unless its runs are used up.
+func nextOf(j *storagev1.Job, after int64) (at int64, ok bool) {
+	e := j.Schedule.Every
+	if e.MaxRuns != 0 && j.Runs >= e.MaxRuns {
+		return 0, false
+	}
+	return gridFrom(e, after+1)
+}
+
+func isOneShot(j *storagev1.Job) bool { return j.Schedule.GetEvery() == nil }
+
+// catchUpOf is the job's rule with its default: latest for recurring jobs, all for one-shots.
+func catchUpOf(j *storagev1.Job) storagev1.CatchUp {
+	switch {
+	case j.CatchUp != storagev1.CatchUp_CATCH_UP_UNSPECIFIED:
+		return j.CatchUp
+	case isOneShot(j):
+		return storagev1.CatchUp_CATCH_UP_ALL
+	default:
+		return storagev1.CatchUp_CATCH_UP_LATEST
+	}
+}
+
+// windowStart is the oldest nominal instant that catch-up `all` still runs at now; 0 window: no bound.
+func windowStart(j *storagev1.Job, now int64) int64 {
+	if j.CatchUpWindowMs <= 0 {
+		return -maxInstantMS
+	}
+	return now - j.CatchUpWindowMs
+}
+
+// resolve turns a request's schedule into the stored one. previous is the schedule it replaces, nil at a create; an
+// interval without an anchor keeps the previous one, or starts at start, or now.
+func resolve(s *storagev1.Schedule, previous *storagev1.Schedule, nowMS int64) (*storagev1.Schedule, *Refusal) {
+	switch {
+	case s == nil:
+		return nil, refuseField("schedule", "missing")
+	case s.Every != nil && (s.AtMs != 0 || s.DelayMs != 0), s.AtMs != 0 && s.DelayMs != 0:
+		return nil, refuseField("schedule", "more than one of at, delay, every")
+	case s.Every != nil:
+		every := s.Every.CloneVT()
+		if every.AnchorMs == 0 {
+			switch {
+			case previous.GetEvery() != nil:
+				every.AnchorMs = previous.Every.AnchorMs
+			case every.StartMs != 0:
+				every.AnchorMs = every.StartMs
+			default:
+				every.AnchorMs = nowMS
+			}
+		}
+		if r := validEvery(every); r != nil {
+			return nil, r
+		}
+		return &storagev1.Schedule{Every: every}, nil
+	case s.DelayMs < 0 || s.DelayMs > maxDurationMS:
+		return nil, refuseField("schedule.delay", "out of range")
+	}
+	at := s.AtMs
+	if at == 0 {
+		at = nowMS + s.DelayMs
+	}
+	if !isInstant(at) {
+		return nil, refuseField("schedule.at", "out of range")
+	}
+	return &storagev1.Schedule{AtMs: at}, nil
+}
+
+func isInstant(ms int64) bool { return ms > 0 && ms <= maxInstantMS }
+
+func isDuration(ms int64) bool { return ms >= 0 && ms <= maxDurationMS }
+
+func validEvery(e *storagev1.Every) *Refusal {
+	switch {
+	case e.IntervalMs <= 0 || e.IntervalMs > maxDurationMS:
+		return refuseField("schedule.every.interval", "out of range")
+	case !isInstant(e.AnchorMs):
+		return refuseField("schedule.every.anchor", "out of range")
+	case e.StartMs != 0 && !isInstant(e.StartMs):
+		return refuseField("schedule.every.start", "out of range")
+	case e.EndMs != 0 && !isInstant(e.EndMs):
+		return refuseField("schedule.every.end", "out of range")
+	}
+	return nil
+}
+
+// firstOf is the first nominal instant of a new or changed interval schedule: after now, or at its start if that is not
+// past.
+func firstOf(j *storagev1.Job, nowMS int64) (at int64, ok bool) {
+	if start := j.Schedule.Every.StartMs; start >= nowMS {
+		return nextOf(j, start-1)
+	}
+	return nextOf(j, nowMS)
+}
+
+// retryDelay is the wait before the attempt after number n of a budget: min(first * factor^(n-1), max), spread by jitter.
+func retryDelay(p *storagev1.RetryPolicy, id *Identity, n, attempt uint32) int64 {
+	limit := p.GetMaxDelayMs()
+	if limit <= 0 {
+		limit = maxRetryMS
+	}
+	factor := int64(p.GetFactorThousandths())
+	if factor == 0 {
+		factor = 1000
+	}
+	delay := min(p.GetFirstDelayMs(), limit)
+	for i := uint32(1); i < n && factor != 1000 && delay > 0 && delay < limit; i++ {
+		delay = min(delay*factor/1000, limit)
+	}
+	spread := delay * int64(p.GetJitterThousandths()) / 1000
+	if spread == 0 {
+		return delay
+	}
+	return delay - spread + int64(jitterHash(id, attempt)%uint64(2*spread+1))
+}

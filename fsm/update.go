@@ -1,0 +1,485 @@
+package fsm
+
+import (
+	"bytes"
+	"slices"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// updateJob changes the named fields of a job. Executions that were accepted keep what they were accepted with.
+func (a *apply) updateJob(c *storagev1.UpdateJob) Result {
+	if r := validUpdate(c); r != nil {
+		return Result{Refusal: r}
+	}
+	if first, ok := a.firstAnswer(methodUpdate, c.Tenant, c.JobId, c.IdempotencyKey, c.Hash, func(rec *storagev1.IdempotencyRecord) []string {
+		return updateDifference(c, rec)
+	}); ok {
+		return first
+	}
+	key := JobKey(c.Tenant, c.JobId)
+	j := a.job(key)
+	if j == nil || j.State == storagev1.JobState_JOB_STATE_DELETED {
+		return Result{Refusal: refuse(NotFound, "no job %q", c.JobId)}
+	}
+	if c.ExpectedVersion != 0 && c.ExpectedVersion != j.Version {
+		return Result{Refusal: versionRefusal(j)}
+	}
+	u := &update{apply: a, c: c, j: j}
+	u.waitingKey, u.waiting = a.waiting(c.Tenant, c.JobId, j)
+	if r := u.check(); r != nil {
+		return Result{Refusal: r}
+	}
+	j.Version++
+	j.UpdatedMs = a.meta.ClockMs
+	u.run()
+	a.s.Set(key, mustEncode(j.MarshalVT()))
+	answer := answerOf(j, u.template())
+	a.putRecord(methodUpdate, c.Tenant, c.JobId, c.IdempotencyKey, &storagev1.IdempotencyRecord{
+		Hash: c.Hash, Job: answer, Fields: c.Fields,
+	})
+	return Result{Job: answer, Task: u.task}
+}
+
+func versionRefusal(j *storagev1.Job) *Refusal {
+	r := refuse(Aborted, "the job is at version %d", j.Version)
+	r.Version = j.Version
+	return r
+}
+
+// answerOf is a job as answers show it: with its template, without its payload.
+func answerOf(j *storagev1.Job, t *storagev1.Template) *storagev1.Job {
+	answer := j.CloneVT()
+	answer.CreateHash = nil
+	if t != nil {
+		answer.Template = t.CloneVT()
+		answer.Template.Payload = nil
+	}
+	return answer
+}
+
+// update is the application of one UpdateJob.
+type update struct {
+	*apply
+	c *storagev1.UpdateJob
+	j *storagev1.Job
+	// The row of a one-shot that waits for its time.
+	waitingKey []byte
+	waiting    *storagev1.Execution
+
+	schedule *storagev1.Schedule
+	task     *storagev1.Task
+}
+
+func (u *update) has(field string) bool { return slices.Contains(u.c.Fields, field) }
+
+func (u *update) hasTemplate() bool { return slices.ContainsFunc(u.c.Fields, isTemplateField) }
+
+func isTemplateField(field string) bool {
+	switch field {
+	case "queue", "priority", "fairness_key", "payload", "headers", "retry", "lease", "start_deadline", "retention":
+		return true
+	default:
+		return false
+	}
+}
+
+func isJobField(field string) bool {
+	switch field {
+	case "schedule", "catch_up", "catch_up_window", "labels", "state", "pause_reason":
+		return true
+	default:
+		return false
+	}
+}
+
+func validUpdate(c *storagev1.UpdateJob) *Refusal {
+	if r := validJobName(c.Tenant, c.JobId); r != nil {
+		return r
+	}
+	if len(c.Fields) == 0 || len(c.Fields) > 64 {
+		return refuseField("fields", "no field is named, or too many")
+	}
+	needsTemplate := false
+	for _, field := range c.Fields {
+		if !isJobField(field) && !isTemplateField(field) {
+			return refuseField("fields", "unknown field %q", clip(field))
+		}
+		needsTemplate = needsTemplate || isTemplateField(field)
+	}
+	if !isName(c.IdempotencyKey) {
+		return refuseField("idempotency_key", "malformed")
+	}
+	if len(c.PauseReason) > maxErrorBytes {
+		return refuseField("pause_reason", "more than %d bytes", maxErrorBytes)
+	}
+	if !isDuration(c.CatchUpWindowMs) {
+		return refuseField("catch_up_window", "out of range")
+	}
+	if !needsTemplate {
+		return nil
+	}
+	if c.Template == nil {
+		return refuseField("template", "missing")
+	}
+	t := c.Template
+	if !slices.Contains(c.Fields, "queue") && t.Queue == "" {
+		t = t.CloneVT()
+		t.Queue = "unnamed"
+	}
+	return validTemplate(t)
+}
+
+// template is where the job's template stands now; nil for a one-shot that has fired.
+func (u *update) template() *storagev1.Template {
+	if u.waiting != nil {
+		return u.waiting.Template
+	}
+	return u.j.Template
+}
+
+// check refuses what cannot be done, before anything is changed.
+func (u *update) check() *Refusal {
+	j, c := u.j, u.c
+	fired := isOneShot(j) && u.template() == nil
+	if u.has("state") {
+		switch {
+		case c.State != storagev1.JobState_JOB_STATE_ACTIVE && c.State != storagev1.JobState_JOB_STATE_PAUSED:
+			return refuseField("state", "a job can be made active or paused")
+		case j.State == storagev1.JobState_JOB_STATE_FINISHED && c.State == storagev1.JobState_JOB_STATE_PAUSED:
+			return &Refusal{Code: FailedPrecondition, Field: "state", Message: "the job is finished"}
+		}
+	}
+	if fired && (u.has("schedule") || u.hasTemplate()) {
+		return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "the one-shot has fired: it cannot be rescheduled or changed"}
+	}
+	if !u.has("schedule") {
+		return nil
+	}
+	if c.Schedule != nil && isOneShot(j) != (c.Schedule.Every == nil) {
+		return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "a one-shot stays one, a recurring job recurs: delete and create"}
+	}
+	var r *Refusal
+	if u.schedule, r = resolve(c.Schedule, j.Schedule, u.stamp); r != nil {
+		return r
+	}
+	if isOneShot(j) {
+		return nil
+	}
+	probe := &storagev1.Job{Schedule: u.schedule, Runs: j.Runs}
+	if _, ok := firstOf(probe, max(u.stamp, j.WatermarkMs)); !ok {
+		return refuseField("schedule.every", "has no occurrence from now on")
+	}
+	return nil
+}
+
+func (u *update) run() {
+	c, j := u.c, u.j
+	oldQueue := u.template().GetQueue()
+	wasPaused := j.State == storagev1.JobState_JOB_STATE_PAUSED
+	u.closeOldSchedule(wasPaused)
+	if u.has("catch_up") {
+		j.CatchUp = c.CatchUp
+	}
+	if u.has("catch_up_window") {
+		j.CatchUpWindowMs = c.CatchUpWindowMs
+	}
+	if u.has("labels") {
+		j.Labels = c.Labels
+	}
+	if u.hasTemplate() {
+		u.setTemplate(u.changedTemplate())
+	}
+	if u.has("pause_reason") {
+		j.PauseReason = c.PauseReason
+	}
+	pause := u.has("state") && c.State == storagev1.JobState_JOB_STATE_PAUSED && !wasPaused
+	resume := u.has("state") && c.State == storagev1.JobState_JOB_STATE_ACTIVE && wasPaused
+	u.reschedule(wasPaused, oldQueue)
+	switch {
+	case pause:
+		u.pause()
+	case resume:
+		u.resume()
+	default:
+		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_UPDATED, c.Tenant, c.JobId, j.Incarnation, j.Version)
+	}
+}
+
+// closeOldSchedule gives what is due under a schedule that is about to be replaced its verdicts: what fell due by now
+// still fires by the old catch-up rule, what a pause held up is skipped.
+func (u *update) closeOldSchedule(paused bool) {
+	j := u.j
+	if u.schedule == nil || isOneShot(j) {
+		return
+	}
+	if !paused && j.NextMs != 0 && j.NextMs <= u.stamp {
+		u.occur(u.c.Tenant, u.c.JobId, j, nil)
+	}
+	next, ok := nextOf(j, j.WatermarkMs)
+	last, any := gridUpTo(j.Schedule.Every, u.stamp)
+	if !ok || !any || last < next {
+		return
+	}
+	why := whySkippedMissed
+	if paused {
+		why = whySkippedPaused
+	}
+	u.skipRange(u.c.Tenant, u.c.JobId, j, next, last, why)
+}
+
+// changedTemplate is the job's template with the named fields replaced.
+func (u *update) changedTemplate() *storagev1.Template {
+	t, c := u.template().CloneVT(), u.c.Template
+	for _, field := range u.c.Fields {
+		switch field {
+		case "queue":
+			t.Queue = c.Queue
+		case "priority":
+			t.Priority = c.Priority
+		case "fairness_key":
+			t.FairnessKey = c.FairnessKey
+		case "payload":
+			slim := u.storeTemplate(&storagev1.Template{Payload: c.Payload}, u.c.Tenant, u.c.JobId, u.j)
+			t.Payload, t.BlobVersion, t.BlobSize = slim.Payload, slim.BlobVersion, slim.BlobSize
+			t.ContentType, t.PayloadRef = c.ContentType, c.PayloadRef
+		case "headers":
+			t.Headers = c.Headers
+		case "retry":
+			t.Retry = c.Retry
+		case "lease":
+			t.LeaseMs = c.LeaseMs
+		case "start_deadline":
+			t.StartDeadlineMs = c.StartDeadlineMs
+		case "retention":
+			t.RetentionMs = c.RetentionMs
+		}
+	}
+	return t
+}
+
+// setTemplate replaces the template where it stands. A one-shot's old blob has no other reader; a recurring job's may
+// have, and goes with the job.
+func (u *update) setTemplate(t *storagev1.Template) {
+	old := u.template()
+	if isOneShot(u.j) && old.BlobVersion != 0 && old.BlobVersion != t.BlobVersion && !u.j.Triggered {
+		u.s.Delete(BlobKey(u.c.Tenant, u.c.JobId, u.j.Incarnation, old.BlobVersion))
+	}
+	if u.waiting != nil {
+		u.waiting.Template = t
+		return
+	}
+	u.j.Template = t
+}
+
+// reschedule puts the job's timer where the update wants it. Unrelated changes keep the pending occurrence; a changed
+// schedule never makes a past one, save a one-shot's own instant.
+func (u *update) reschedule(paused bool, oldQueue string) {
+	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
+	if u.schedule != nil {
+		j.Schedule = u.schedule
+		if !isOneShot(j) {
+			u.moveRecurring(paused)
+			return
+		}
+	}
+	switch {
+	case u.waiting != nil:
+		u.dropWaiting(u.waitingKey)
+		u.waiting.NominalMs, u.waiting.JobVersion = j.Schedule.AtMs, j.Version
+		u.putWaiting(u.waiting)
+		u.waitingKey = timerJobKey(j.Schedule.AtMs, TimerOneShot, tenant, jobID)
+	case j.NextMs != 0 && u.template().GetQueue() != oldQueue:
+		u.putRecurring(tenant, jobID, j, j.NextMs)
+	}
+}
+
+// moveRecurring lets a recurring job go on under its new schedule.
+func (u *update) moveRecurring(paused bool) {
+	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
+	if j.NextMs != 0 {
+		u.s.Delete(timerJobKey(j.NextMs, TimerRecurring, tenant, jobID))
+		j.NextMs = 0
+	}
+	next, ok := firstOf(j, max(u.stamp, j.WatermarkMs))
+	if !ok {
+		// The occurrences that closeOldSchedule made have used up the runs.
+		j.State = storagev1.JobState_JOB_STATE_FINISHED
+		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_FINISHED, tenant, jobID, j.Incarnation, j.Version)
+		return
+	}
+	j.WatermarkMs = next - 1
+	if paused {
+		return
+	}
+	j.State = storagev1.JobState_JOB_STATE_ACTIVE
+	u.putRecurring(tenant, jobID, j, next)
+}
+
+// pause takes the job's timer out of the index and marks the job, so that its live executions are held.
+func (u *update) pause() {
+	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
+	if j.State == storagev1.JobState_JOB_STATE_FINISHED {
+		// Its schedule has ended within this very update.
+		return
+	}
+	j.State = storagev1.JobState_JOB_STATE_PAUSED
+	if j.NextMs != 0 {
+		u.s.Delete(timerJobKey(j.NextMs, TimerRecurring, tenant, jobID))
+		j.NextMs = 0
+	}
+	if u.waiting != nil {
+		u.dropWaiting(u.waitingKey)
+		j.Template = u.waiting.Template
+	}
+	if u.waiting == nil || j.Triggered {
+		name := jobName{tenant, jobID}
+		s := u.m.stops[name]
+		s.paused = true
+		u.setStop(name, s)
+	}
+	u.waiting = nil
+	u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_PAUSED, tenant, jobID, j.Incarnation, j.Version)
+}
+
+// resume lets the job go on: what it held becomes ready, and what it missed goes by its catch-up rule.
+func (u *update) resume() {
+	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
+	j.State = storagev1.JobState_JOB_STATE_ACTIVE
+	j.PauseReason = ""
+	name := jobName{tenant, jobID}
+	s := u.m.stops[name]
+	s.paused = false
+	u.setStop(name, s)
+	u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_RESUMED, tenant, jobID, j.Incarnation, j.Version)
+	switch {
+	case !isOneShot(j):
+		u.resumeRecurring()
+	case j.Template != nil:
+		e := &storagev1.Execution{
+			Tenant: tenant, JobId: jobID, Incarnation: j.Incarnation, JobVersion: j.Version, OneShot: true,
+			Kind: storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE, NominalMs: j.Schedule.AtMs, Template: j.Template,
+		}
+		j.Template = nil
+		u.putWaiting(e)
+		u.waiting = e
+	}
+	u.releaseHeld()
+}
+
+// resumeRecurring applies the catch-up rule to the instants of the pause: each of them was missed, however recent.
+func (u *update) resumeRecurring() {
+	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
+	next, ok := nextOf(j, j.WatermarkMs)
+	last, any := gridUpTo(j.Schedule.Every, u.stamp)
+	if ok && any && next <= last {
+		skipTo, why := skipped(j, last, whySkippedPaused, u.stamp)
+		if skipTo >= next {
+			u.skipRange(tenant, jobID, j, next, skipTo, why)
+		}
+	}
+	u.rearm(tenant, jobID, j)
+}
+
+// releaseHeld makes ready what the job held: some now, the others by a task.
+func (u *update) releaseHeld() {
+	filter := &storagev1.Filter{Tenant: u.c.Tenant, JobId: u.c.JobId}
+	t := &storagev1.Task{
+		Id:   resumeTaskID(u.c.Tenant, u.c.JobId, u.j),
+		Kind: storagev1.TaskKind_TASK_KIND_RESUME_JOB, Filter: filter, CreatedMs: u.meta.ClockMs, UpdatedMs: u.meta.ClockMs,
+	}
+	u.stepResume(t, inlineResume)
+	if !t.Finished {
+		u.putTask(t)
+		u.task = t
+	}
+}
+
+// firstAnswer looks an idempotency key up: ok when there is an answer already, which may be a conflict.
+func (a *apply) firstAnswer(method byte, tenant, jobID, key string, hash []byte, differ func(*storagev1.IdempotencyRecord) []string) (Result, bool) {
+	if key == "" {
+		return Result{}, false
+	}
+	row := recordKey(method, tenant, jobID, key)
+	value, ok := a.s.Get(row)
+	if !ok {
+		return Result{}, false
+	}
+	rec := &storagev1.IdempotencyRecord{}
+	mustDecode(row, value, rec.UnmarshalVT)
+	if bytes.Equal(rec.Hash, hash) {
+		a.meta.DuplicatesTotal++
+		return Result{Job: rec.Job, ExecutionID: rec.ExecutionId}, true
+	}
+	a.meta.ConflictsTotal++
+	r := refuse(AlreadyExists, "the idempotency key was used by another request")
+	r.Fields = differ(rec)
+	return Result{Refusal: r}, true
+}
+
+// putRecord keeps an answer for at least recordKeptMS; nothing without a key.
+func (a *apply) putRecord(method byte, tenant, jobID, key string, rec *storagev1.IdempotencyRecord) {
+	if key == "" {
+		return
+	}
+	rec.RecordedMs = a.meta.ClockMs
+	row := recordKey(method, tenant, jobID, key)
+	a.s.Set(row, mustEncode(rec.MarshalVT()))
+	a.putExpiry(rec.RecordedMs+recordKeptMS, expireRecord, row[1:])
+}
+
+// updateDifference names what an update asks differently from the one that its key stands for.
+func updateDifference(c *storagev1.UpdateJob, rec *storagev1.IdempotencyRecord) []string {
+	var fields []string
+	for _, field := range c.Fields {
+		if !slices.Contains(rec.Fields, field) || !sameField(field, c, rec.Job) {
+			fields = append(fields, field)
+		}
+	}
+	for _, field := range rec.Fields {
+		if !slices.Contains(c.Fields, field) {
+			fields = append(fields, field)
+		}
+	}
+	if len(fields) == 0 {
+		// What is left are payloads, which records do not keep.
+		fields = []string{"payload"}
+	}
+	return fields
+}
+
+func sameField(field string, c *storagev1.UpdateJob, j *storagev1.Job) bool {
+	t, have := c.Template, j.GetTemplate()
+	switch field {
+	case "schedule":
+		return sameSchedule(c.Schedule, j)
+	case "catch_up":
+		return c.CatchUp == j.CatchUp
+	case "catch_up_window":
+		return c.CatchUpWindowMs == j.CatchUpWindowMs
+	case "labels":
+		return sameKeyValues(c.Labels, j.Labels)
+	case "state":
+		return c.State == j.State
+	case "pause_reason":
+		return c.PauseReason == j.PauseReason
+	case "queue":
+		return t.GetQueue() == have.GetQueue()
+	case "priority":
+		return t.GetPriority() == have.GetPriority()
+	case "fairness_key":
+		return t.GetFairnessKey() == have.GetFairnessKey()
+	case "headers":
+		return sameKeyValues(t.GetHeaders(), have.GetHeaders())
+	case "retry":
+		return sameRetry(t.GetRetry(), have.GetRetry())
+	case "lease":
+		return t.GetLeaseMs() == have.GetLeaseMs()
+	case "start_deadline":
+		return t.GetStartDeadlineMs() == have.GetStartDeadlineMs()
+	case "retention":
+		return t.GetRetentionMs() == have.GetRetentionMs()
+	default:
+		return true
+	}
+}

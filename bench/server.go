@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	startLimit = 2 * time.Minute  // from start to the address file; a large store may take its time
+	stopLimit  = 60 * time.Second // from SIGTERM to the end
+)
+
+// server is a real server in a process of its own, with default settings on a temporary directory.
+type server struct {
+	binary string
+	dir    string
+	addr   string
+	cmd    *exec.Cmd
+	output *tail
+	reaper errgroup.Group
+	// exited is closed when the process has ended; exitErr says how.
+	exited  chan struct{}
+	exitErr error
+}
+
+// newServer prepares a data directory, to be removed by close. binary empty: this executable.
+func newServer(binary string) (*server, error) {
+	if binary == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find own executable: %w", err)
+		}
+		binary = self
+	}
+	dir, err := os.MkdirTemp("", "carillon-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	return &server{binary: binary, dir: filepath.Join(dir, "data"), addr: "127.0.0.1:0", output: &tail{}}, nil
+}
+
+// start starts the process and returns once it says where it serves. A second start, after kill, serves on the same
+// address and data.
+func (s *server) start(ctx context.Context) error {
+	file := filepath.Join(s.dir, "address")
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("start server: %w", err)
+	}
+	// Not CommandContext: when ctx ends, close still stops the server in order.
+	s.cmd = exec.Command(s.binary, "serve", "--data", s.dir, "--listen", s.addr)
+	s.cmd.Stdout, s.cmd.Stderr = s.output, s.output
+	if err := s.cmd.Start(); err != nil {
+		return fmt.Errorf("start server: %w", err)
+	}
+	s.exited = make(chan struct{})
+	cmd, exited := s.cmd, s.exited
+	s.reaper.Go(func() error { // ends with the process, which kill and stop see to
+		defer close(exited)
+		s.exitErr = cmd.Wait()
+		return nil
+	})
+	return s.awaitAddress(ctx, file)
+}
+
+func (s *server) awaitAddress(ctx context.Context, file string) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		if b, err := os.ReadFile(file); err == nil && len(bytes.TrimSpace(b)) > 0 {
+			s.addr = string(bytes.TrimSpace(b))
+			return nil
+		}
+		select {
+		case <-s.exited:
+			return fmt.Errorf("start server: it ended (%v); its last output:\n%s", s.exitErr, s.output)
+		case <-ctx.Done():
+			return fmt.Errorf("start server: no address in %s: %w; its last output:\n%s", file, ctx.Err(), s.output)
+		case <-poll.C:
+		}
+	}
+}
+
+// kill ends the process at once, as a crash does.
+func (s *server) kill() error {
+	if err := s.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("kill server: %w", err)
+	}
+	<-s.exited
+	return nil
+}
+
+// close stops the server in order and removes its data.
+func (s *server) close() error {
+	return errors.Join(s.stop(), os.RemoveAll(filepath.Dir(s.dir)))
+}
+
+func (s *server) stop() error {
+	if s.exited == nil {
+		return nil
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop server: %w", err)
+	}
+	select {
+	case <-s.exited:
+	case <-time.After(stopLimit):
+		return errors.Join(fmt.Errorf("stop server: still there after %v; its last output:\n%s", stopLimit, s.output), s.kill())
+	}
+	if s.exitErr != nil {
+		return fmt.Errorf("stop server: it ended with %w; its last output:\n%s", s.exitErr, s.output)
+	}
+	return nil
+}
+
+// pid is the server's process id.
+func (s *server) pid() int { return s.cmd.Process.Pid }
+
+// tailBytes bounds how much of the server's output is kept for error messages.
+const tailBytes = 8 << 10
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - tailBytes; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf)
+}

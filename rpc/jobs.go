@@ -142,7 +142,8 @@ func (s *server) deleteJob(ctx context.Context, req *carillonv1.DeleteJobRequest
 	err := untilFound(func() error {
 		err := s.backend.View(ctx, shard, false, func(r fsm.Reader) error {
 			remove = remove.CloneVT()
-			remove.Hints = fsm.LiveExecutionKeys(r, ref.tenant, ref.id, fsm.MaxBatch)
+			// What is beyond the limit is cancelled by the job's marker when it is next touched.
+			remove.Hints, _ = fsm.LiveExecutionKeys(r, ref.tenant, ref.id, fsm.MaxBatch)
 			return nil
 		})
 		if err != nil {

@@ -146,9 +146,11 @@ func (rt *route) decode(w http.ResponseWriter, r *http.Request, values []string,
 		if rt.body != nil {
 			into = m.Mutable(rt.body).Message().Interface()
 		}
-		if err := protojson.Unmarshal(body, into); err != nil {
-			field, text := describeJSONError(err)
-			return http.StatusBadRequest, invalidField(field, "cannot be read: %s", text)
+		if field, text := decodeJSON(body, into); text != "" {
+			if rt.body != nil && field != "" {
+				field = string(rt.body.Name()) + "." + field
+			}
+			return http.StatusBadRequest, invalidField(field, "%s", text)
 		}
 	}
 	var v violations

@@ -90,10 +90,8 @@ func (v *violations) filter(f *carillonv1.DeadLetterFilter, nowMS int64) *storag
 	v.optionalName("filter.queue", f.Queue)
 	v.optionalName("filter.job_id", f.JobId)
 	v.text("filter.error_contains", f.ErrorContains, maxReasonBytes)
+	// Unset stays unset: the filter is part of the task's identity, and a repeated call must find its task.
 	before := v.instant("filter.dead_before", f.DeadBefore, nowMS)
-	if before == 0 {
-		before = nowMS
-	}
 	tenant := f.Tenant
 	if tenant == "" {
 		tenant = defaultName

@@ -151,7 +151,8 @@ func (v *violations) pageSize(n int32) int {
 	return int(n)
 }
 
-// durationMS converts to milliseconds, rounding up. It fails for what no Go duration can hold or is malformed.
+// durationMS converts to milliseconds, rounding away from zero, so that nothing is early and a negative length stays one.
+// It fails for what no Go duration can hold or is malformed.
 func durationMS(d *durationpb.Duration) (int64, bool) {
 	// An int64 of nanoseconds ends after 292 years; d.AsDuration would saturate silently.
 	const most = 290 * 366 * 24 * 3600
@@ -159,8 +160,11 @@ func durationMS(d *durationpb.Duration) (int64, bool) {
 		return 0, false
 	}
 	ns := int64(d.Nanos)
-	if ns > 0 {
+	switch {
+	case ns > 0:
 		ns += 999_999
+	case ns < 0:
+		ns -= 999_999
 	}
 	return d.Seconds*1000 + ns/1_000_000, true
 }

@@ -96,7 +96,7 @@ func (s *server) payloads(ctx context.Context, executions []*storagev1.Execution
 		err := s.backend.View(ctx, c.shard, false, func(r fsm.Reader) error {
 			for _, i := range c.items {
 				e := executions[i]
-				if payload, ok := readBlob(r, e.Tenant, e.JobId, e.Incarnation, e.Template); ok {
+				if payload, ok := fsm.Payload(r, e.Tenant, e.JobId, e.Incarnation, e.Template); ok {
 					out[i] = &payload
 				}
 			}
@@ -107,12 +107,6 @@ func (s *server) payloads(ctx context.Context, executions []*storagev1.Execution
 		}
 	}
 	return out, nil
-}
-
-// readBlob reads the payload that a template refers to.
-func readBlob(r fsm.Reader, tenant, jobID string, incarnation uint64, t *storagev1.Template) ([]byte, bool) {
-	value, ok := r.Get(fsm.BlobKey(tenant, jobID, incarnation, t.BlobVersion))
-	return append([]byte{}, value...), ok
 }
 
 // leaseOf is a leased execution as its worker sees it.

@@ -1,0 +1,335 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+var update = flag.Bool("update", false, "rewrite the generated docs")
+
+// testLogger keeps the log of a test with it.
+func testLogger(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// docs/limits.md is printed from the table.
+func TestLimitsAreDocumented(t *testing.T) {
+	const path = "../docs/limits.md"
+	var doc strings.Builder
+	doc.WriteString("# Limits\n\nEverything a call may carry, and what happens beyond it. Generated from `rpc/limits.go`; " +
+		"rewrite it with\n`go test ./rpc -run Limits -update`. Errors name the field at fault, see [api.md](api.md).\n\n" +
+		"| limit | fields | accepted | unset | beyond it |\n| --- | --- | --- | --- | --- |\n")
+	for _, l := range limitTable {
+		unset := l.Default
+		if unset == "" {
+			unset = "–"
+		}
+		fmt.Fprintf(&doc, "| %s | %s | %s | %s | %s |\n", l.Name, l.Fields, l.Range, unset, l.Beyond)
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(doc.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != doc.String() {
+		t.Errorf("docs/limits.md is not what limitTable says (%v): go test ./rpc -run Limits -update", err)
+	}
+}
+
+// edge is both sides of a limit. field is what the error names; empty: the call as a whole. good may fail otherwise, but
+// not with invalid_argument.
+type edge struct {
+	good, bad func(*server) error
+	field     string
+}
+
+// job makes a call that creates a job changed by fn.
+func job(fn func(*carillonv1.JobSpec)) func(*server) error {
+	return func(s *server) error {
+		spec := &carillonv1.JobSpec{Schedule: in(time.Hour)}
+		fn(spec)
+		_, err := s.createJob(context.Background(), &carillonv1.CreateJobRequest{Job: spec})
+		return err
+	}
+}
+
+func in(d time.Duration) *carillonv1.Schedule {
+	return &carillonv1.Schedule{When: &carillonv1.Schedule_Delay{Delay: durationpb.New(d)}}
+}
+
+func at(t time.Time) *carillonv1.Schedule {
+	return &carillonv1.Schedule{When: &carillonv1.Schedule_At{At: timestamppb.New(t)}}
+}
+
+func every(e *carillonv1.Every) *carillonv1.Schedule {
+	return &carillonv1.Schedule{When: &carillonv1.Schedule_Every{Every: e}}
+}
+
+// jobEdge is an edge of one field of a job: set puts n into it.
+func jobEdge[N any](field string, good, bad N, set func(*carillonv1.JobSpec, N)) edge {
+	return edge{
+		field: field,
+		good:  job(func(j *carillonv1.JobSpec) { set(j, good) }),
+		bad:   job(func(j *carillonv1.JobSpec) { set(j, bad) }),
+	}
+}
+
+// spanEdges are both ends of a duration of a job.
+func spanEdges(field string, low, high time.Duration, set func(*carillonv1.JobSpec, *durationpb.Duration)) []edge {
+	return []edge{
+		jobEdge(field, durationpb.New(low), durationpb.New(low-time.Millisecond), set),
+		jobEdge(field, durationpb.New(high), durationpb.New(high+time.Millisecond), set),
+	}
+}
+
+func chars(n int) string { return strings.Repeat("a", n) }
+
+func entries(n int) map[string]string {
+	m := map[string]string{}
+	for i := range n {
+		m[fmt.Sprint("k", i)] = ""
+	}
+	return m
+}
+
+const someExecution = "default~j~1~s~1"
+
+// callEdge makes an edge of one request message.
+func callEdge[Req, Res any](field string, handle func(*server, context.Context, *Req) (*Res, error), good, bad *Req) edge {
+	run := func(req *Req) func(*server) error {
+		return func(s *server) error {
+			_, err := handle(s, context.Background(), req)
+			return err
+		}
+	}
+	return edge{field: field, good: run(good), bad: run(bad)}
+}
+
+func heartbeatOf(progress int, extend time.Duration) *carillonv1.HeartbeatExecutionRequest {
+	return &carillonv1.HeartbeatExecutionRequest{
+		Id: someExecution, LeaseToken: leaseToken{1, 1}.String(), Progress: make([]byte, progress), Extend: durationpb.New(extend),
+	}
+}
+
+func failedOf(after time.Duration) *carillonv1.CompleteExecutionRequest {
+	return &carillonv1.CompleteExecutionRequest{
+		Id: someExecution, LeaseToken: leaseToken{1, 1}.String(),
+		Outcome: &carillonv1.CompleteExecutionRequest_Failed{Failed: &carillonv1.Failed{RetryAfter: durationpb.New(after)}},
+	}
+}
+
+func claimOf(change func(*carillonv1.ClaimRequest)) *carillonv1.ClaimRequest {
+	req := &carillonv1.ClaimRequest{Worker: "w", Queues: []string{"q"}}
+	change(req)
+	return req
+}
+
+func batchOf(n int) *carillonv1.BatchCreateJobsRequest {
+	req := &carillonv1.BatchCreateJobsRequest{}
+	for range n {
+		req.Items = append(req.Items, &carillonv1.CreateJobRequest{Job: &carillonv1.JobSpec{Schedule: in(time.Hour)}})
+	}
+	return req
+}
+
+func limitEdges() map[string][]edge {
+	type spec = *carillonv1.JobSpec
+	ptr := func(n uint32) *uint32 { return &n }
+	now := time.UnixMilli(startMS)
+	ids := func(n int) []string {
+		list := make([]string, n)
+		for i := range list {
+			list[i] = someExecution
+		}
+		return list
+	}
+	return map[string][]edge{
+		"id": {
+			jobEdge("job.id", chars(128), chars(129), func(j spec, s string) { j.Id = s }),
+			jobEdge("job.id", "aZ0._:@+{}-", "a~b", func(j spec, s string) { j.Id = s }),
+			jobEdge("job.tenant", chars(128), chars(129), func(j spec, s string) { j.Tenant = s }),
+			jobEdge("job.queue", chars(128), "a b", func(j spec, s string) { j.Queue = s }),
+			callEdge("worker", (*server).claim, claimOf(func(*carillonv1.ClaimRequest) {}),
+				claimOf(func(r *carillonv1.ClaimRequest) { r.Worker = "" })),
+			callEdge("name", (*server).getQueue, &carillonv1.GetQueueRequest{Name: chars(128)}, &carillonv1.GetQueueRequest{Name: chars(129)}),
+		},
+		"idempotency_key": {
+			callEdge("idempotency_key", (*server).createJob,
+				&carillonv1.CreateJobRequest{Job: &carillonv1.JobSpec{Schedule: in(1)}, IdempotencyKey: strings.Repeat("~", 128)},
+				&carillonv1.CreateJobRequest{Job: &carillonv1.JobSpec{Schedule: in(1)}, IdempotencyKey: chars(129)}),
+			callEdge("claim_id", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.ClaimId = "a b" }),
+				claimOf(func(r *carillonv1.ClaimRequest) { r.ClaimId = "a\tb" })),
+		},
+		"execution_id": {
+			callEdge("id", (*server).getExecution, &carillonv1.GetExecutionRequest{Id: someExecution},
+				&carillonv1.GetExecutionRequest{Id: someExecution + "~" + chars(513)}),
+			callEdge("id", (*server).getExecution, &carillonv1.GetExecutionRequest{Id: someExecution + "~x"},
+				&carillonv1.GetExecutionRequest{Id: "nonsense"}),
+		},
+		"fairness_key": {jobEdge("job.fairness_key", chars(128), chars(129), func(j spec, s string) { j.FairnessKey = s })},
+		"payload": {jobEdge("job.payload", make([]byte, DefaultMaxPayloadBytes), make([]byte, DefaultMaxPayloadBytes+1),
+			func(j spec, b []byte) { j.Payload = b })},
+		"content_type": {jobEdge("job.content_type", chars(256), chars(257), func(j spec, s string) { j.ContentType = s })},
+		"payload_ref": {
+			jobEdge("job.payload_ref", chars(2048), chars(2049), func(j spec, s string) { j.PayloadRef = s }),
+			jobEdge("job.payload_ref", "", "ref", func(j spec, s string) { j.PayloadRef, j.Payload = s, []byte("p") }),
+		},
+		// What lies beyond these two is accepted, and has tests of its own.
+		"result": nil, "error": nil, "claim_bytes": nil,
+		"progress": {callEdge("progress", (*server).heartbeatExecution, heartbeatOf(16<<10, time.Second), heartbeatOf(16<<10+1, time.Second))},
+		"reason": {callEdge("reason", (*server).pauseJob, &carillonv1.PauseJobRequest{Id: "j", Reason: chars(1024)},
+			&carillonv1.PauseJobRequest{Id: "j", Reason: chars(1025)})},
+		"labels":    {jobEdge("job.labels", 64, 65, func(j spec, n int) { j.Labels = entries(n) })},
+		"label_key": {jobEdge("job.labels", chars(63), chars(64), func(j spec, s string) { j.Labels = map[string]string{s: ""} })},
+		"label_value": {jobEdge("job.labels[k]", chars(256), chars(257),
+			func(j spec, s string) { j.Labels = map[string]string{"k": s} })},
+		"label_filters": {callEdge("label", (*server).listJobs, &carillonv1.ListJobsRequest{Label: ids(16)},
+			&carillonv1.ListJobsRequest{Label: ids(17)})},
+		"headers":    {jobEdge("job.headers", 64, 65, func(j spec, n int) { j.Headers = entries(n) })},
+		"header_key": {jobEdge("job.headers", chars(128), chars(129), func(j spec, s string) { j.Headers = map[string]string{s: ""} })},
+		"header_value": {jobEdge("job.headers[k]", chars(4096), chars(4097),
+			func(j spec, s string) { j.Headers = map[string]string{"k": s} })},
+		"headers_total": {jobEdge("job.headers", 4092, 4093, func(j spec, n int) {
+			j.Headers = map[string]string{"key1": chars(4092), "key2": chars(4092), "key3": chars(4092), "key4": chars(n)}
+		})},
+		"priority": {jobEdge("job.priority", 9, 10, func(j spec, n uint32) { j.Priority = &n })},
+		"instant": {
+			jobEdge("job.schedule.at", time.UnixMilli(1), time.UnixMilli(0), func(j spec, t time.Time) { j.Schedule = at(t) }),
+			jobEdge("job.schedule.at", now.Add(horizon), now.Add(horizon+time.Millisecond),
+				func(j spec, t time.Time) { j.Schedule = at(t) }),
+			jobEdge("job.schedule.every.end", now.Add(horizon), now.Add(horizon+1), func(j spec, t time.Time) {
+				j.Schedule = every(&carillonv1.Every{Interval: durationpb.New(time.Hour), End: timestamppb.New(t)})
+			}),
+		},
+		"delay": spanEdges("job.schedule.delay", 0, horizon,
+			func(j spec, d *durationpb.Duration) { j.Schedule.When = &carillonv1.Schedule_Delay{Delay: d} }),
+		"interval": append(spanEdges("job.schedule.every.interval", time.Second, horizon,
+			func(j spec, d *durationpb.Duration) { j.Schedule = every(&carillonv1.Every{Interval: d}) }),
+			jobEdge("job.schedule.every.interval", time.Second+time.Millisecond, time.Second+time.Microsecond,
+				func(j spec, d time.Duration) { j.Schedule = every(&carillonv1.Every{Interval: durationpb.New(d)}) })),
+		"catch_up_window": spanEdges("job.catch_up_window", time.Millisecond, year,
+			func(j spec, d *durationpb.Duration) { j.CatchUpWindow = d }),
+		"max_attempts": {jobEdge("job.retry.max_attempts", 1000, 1001,
+			func(j spec, n uint32) { j.Retry = &carillonv1.RetryPolicy{MaxAttempts: n} })},
+		"first_delay": spanEdges("job.retry.first_delay", 0, 24*time.Hour,
+			func(j spec, d *durationpb.Duration) { j.Retry = &carillonv1.RetryPolicy{FirstDelay: d} }),
+		"factor": {
+			jobEdge("job.retry.factor_thousandths", 1000, 999,
+				func(j spec, n uint32) { j.Retry = &carillonv1.RetryPolicy{FactorThousandths: n} }),
+			jobEdge("job.retry.factor_thousandths", 10_000, 10_001,
+				func(j spec, n uint32) { j.Retry = &carillonv1.RetryPolicy{FactorThousandths: n} }),
+		},
+		"max_delay": spanEdges("job.retry.max_delay", 0, 7*24*time.Hour,
+			func(j spec, d *durationpb.Duration) { j.Retry = &carillonv1.RetryPolicy{MaxDelay: d} }),
+		"jitter": {jobEdge("job.retry.jitter_thousandths", 1000, 1001,
+			func(j spec, n uint32) { j.Retry = &carillonv1.RetryPolicy{JitterThousandths: ptr(n)} })},
+		"retry_after": {
+			callEdge("failed.retry_after", (*server).completeExecution, failedOf(7*24*time.Hour), failedOf(7*24*time.Hour+time.Millisecond)),
+			callEdge("failed.retry_after", (*server).completeExecution, failedOf(0), failedOf(-time.Second)),
+		},
+		"lease": append(spanEdges("job.lease", time.Second, 24*time.Hour, func(j spec, d *durationpb.Duration) { j.Lease = d }),
+			callEdge("extend", (*server).heartbeatExecution, heartbeatOf(0, time.Second), heartbeatOf(0, time.Second-time.Millisecond)),
+			callEdge("lease", (*server).claim,
+				claimOf(func(r *carillonv1.ClaimRequest) { r.Lease = durationpb.New(24 * time.Hour) }),
+				claimOf(func(r *carillonv1.ClaimRequest) { r.Lease = durationpb.New(25 * time.Hour) }))),
+		"start_deadline": spanEdges("job.start_deadline", time.Millisecond, year,
+			func(j spec, d *durationpb.Duration) { j.StartDeadline = d }),
+		"retention": spanEdges("job.retention", time.Hour, year, func(j spec, d *durationpb.Duration) { j.Retention = d }),
+		"batch_items": {
+			callEdge("items", (*server).batchCreateJobs, batchOf(1), batchOf(0)),
+			callEdge("items", (*server).batchCreateJobs, batchOf(10_000), batchOf(10_001)),
+		},
+		// The transport's, tested in transport_test.go.
+		"batch_bytes": nil,
+		"dead_letter_ids": {callEdge("execution_ids", (*server).purgeDeadLetters, &carillonv1.PurgeDeadLettersRequest{ExecutionIds: ids(1000)},
+			&carillonv1.PurgeDeadLettersRequest{ExecutionIds: ids(1001)})},
+		"claim": {callEdge("max_executions", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.MaxExecutions = 1000 }),
+			claimOf(func(r *carillonv1.ClaimRequest) { r.MaxExecutions = 1001 }))},
+		"claim_queues": {
+			callEdge("queues", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.Queues = strings.Split(chars(64), "") }),
+				claimOf(func(r *carillonv1.ClaimRequest) { r.Queues = strings.Split(chars(65), "") })),
+			callEdge("queues[1]", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.Queues = []string{"a", "b"} }),
+				claimOf(func(r *carillonv1.ClaimRequest) { r.Queues = []string{"a", "\xff"} })),
+		},
+		"wait": {
+			callEdge("wait", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.Wait = durationpb.New(time.Minute) }),
+				claimOf(func(r *carillonv1.ClaimRequest) { r.Wait = durationpb.New(time.Minute + time.Millisecond) })),
+			callEdge("wait", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.Wait = durationpb.New(0) }),
+				claimOf(func(r *carillonv1.ClaimRequest) { r.Wait = durationpb.New(-1) })),
+		},
+		"page_size": {
+			callEdge("page_size", (*server).listJobs, &carillonv1.ListJobsRequest{PageSize: 1000}, &carillonv1.ListJobsRequest{PageSize: 1001}),
+			callEdge("page_size", (*server).listJobs, &carillonv1.ListJobsRequest{PageSize: 0}, &carillonv1.ListJobsRequest{PageSize: -1}),
+		},
+	}
+}
+
+// Each limit holds at its edge: accepted up to it, refused beyond it with the field named.
+func TestLimitsHoldAtTheirEdges(t *testing.T) {
+	edges := limitEdges()
+	for _, l := range limitTable {
+		list, ok := edges[l.Name]
+		if !ok {
+			t.Errorf("limit %s has no test", l.Name)
+		}
+		delete(edges, l.Name)
+		for i, e := range list {
+			t.Run(fmt.Sprint(l.Name, i), func(t *testing.T) {
+				s := newTestServer(t, newFakeBackend(4))
+				if err := e.good(s); connect.CodeOf(err) == connect.CodeInvalidArgument {
+					t.Errorf("at the limit: %v", err)
+				}
+				wantViolation(t, e.bad(s), e.field)
+			})
+		}
+	}
+	for name := range edges {
+		t.Errorf("tested limit %s is not in the table", name)
+	}
+}
+
+// wantViolation wants an invalid_argument whose first violation names the field.
+func wantViolation(t *testing.T, err error, field string) {
+	t.Helper()
+	if connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("got %v, want invalid_argument", err)
+		return
+	}
+	for _, v := range violationsOf(t, err) {
+		if v.Field == field {
+			return
+		}
+	}
+	t.Errorf("got %v, which does not name %q", err, field)
+}
+
+func violationsOf(t *testing.T, err error) (list []*carillonv1.FieldViolation) {
+	t.Helper()
+	var connectErr *connect.Error
+	if !errors.As(err, &connectErr) {
+		t.Fatalf("%v is no Connect error", err)
+	}
+	for _, detail := range connectErr.Details() {
+		value, err := detail.Value()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, ok := value.(*carillonv1.FieldViolation); ok {
+			list = append(list, v)
+		}
+	}
+	return list
+}

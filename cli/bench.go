@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/carillon-scheduler/carillon/bench"
+)
+
+// benchGCPercent lets the bench collect garbage less often than a server would: it shares the CPU with what it measures.
+const benchGCPercent = 400
+
+// benchCommand measures a server: one that runs already, or one it starts for the purpose.
+func benchCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "bench",
+		Usage:       "measure a server and check every job",
+		ArgsUsage:   "WORKLOAD",
+		Description: benchDescription(),
+		Flags: []cli.Flag{
+			&cli.IntFlag{Name: "nodes", Value: 1, Usage: "`NUMBER` of nodes to start"},
+			&cli.IntFlag{Name: "n", Usage: "`NUMBER` of jobs (default: the workload's own; with all: a cap on each)"},
+			&cli.IntFlag{Name: "rate", Usage: "jobs due per second, in due, lateness and peak"},
+			&cli.DurationFlag{Name: "for", Usage: "how `LONG` jobs fall due, or idle looks (default: the workload's own)"},
+			&cli.StringFlag{Name: "target", Usage: "`URL` of a running server to measure instead of an own one"},
+			&cli.IntFlag{Name: "repeat", Usage: "run each `TIMES` and report the median (default: 1, with all 3)"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: table or json, one line a result"},
+		},
+		Action: runBench,
+	}
+}
+
+func benchDescription() string {
+	var b strings.Builder
+	b.WriteString("Without --target a server is started in a temporary directory with default settings, and stopped.\n" +
+		"Fails if a job was lost, repeated, early or changed. Workloads:\n\n")
+	for _, name := range bench.Workloads() {
+		fmt.Fprintf(&b, "  %-11s %s\n", name, bench.Describe(name))
+	}
+	fmt.Fprintf(&b, "  %-11s %s\n", bench.All, "each of them, against the project's budgets")
+	return b.String()
+}
+
+func runBench(c *cli.Context) error {
+	if c.NArg() != 1 {
+		return badBench("name one workload: %s or %s", strings.Join(bench.Workloads(), ", "), bench.All)
+	}
+	output := c.String("output")
+	if output != "table" && output != "json" {
+		return badBench("output is table or json, not %q", output)
+	}
+	config := bench.Config{
+		Workload: c.Args().First(),
+		Nodes:    c.Int("nodes"),
+		N:        c.Int("n"),
+		Rate:     c.Int("rate"),
+		For:      c.Duration("for"),
+		Target:   c.String("target"),
+		Repeat:   c.Int("repeat"),
+		JSON:     output == "json",
+		Log:      slog.New(slog.NewTextHandler(c.App.ErrWriter, nil)),
+	}
+	if err := config.Validate(); err != nil {
+		return badBench("%v", err)
+	}
+	debug.SetGCPercent(benchGCPercent)
+	return bench.Run(c.Context, config, c.App.Writer)
+}
+
+// badBench is a wrong call of the command: exit code 2.
+func badBench(format string, args ...any) error {
+	return cli.Exit("bench: "+fmt.Sprintf(format, args...), 2)
+}

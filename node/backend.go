@@ -37,6 +37,9 @@ func (n *Node) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fs
 	if res.Refusal != nil && res.Refusal.Code == fsm.StaleTerm {
 		return fsm.Result{}, &rpc.Unavailable{Reason: "the shard's leader has changed", RetryAfter: retryAfter}
 	}
+	if res.Task != nil && !res.Task.GetFinished() && cmd.StepTask == nil {
+		n.tasks.enqueue(taskRef{shard, res.Task.GetId()}) // also of an update that left one, such as a resume
+	}
 	return res, nil
 }
 

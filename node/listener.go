@@ -24,9 +24,6 @@ func (l listener) OnEstablished(shard uint32, term uint64) {
 func (l listener) OnApplied(shard uint32, effects *fsm.Effects) {
 	l.n.dispatcher.Applied(shard, effects)
 	l.n.metrics.applied(effects)
-	if effects.TaskStarted {
-		l.n.tasks.look(shard)
-	}
 }
 
 func (l listener) OnStepDown(shard uint32) {

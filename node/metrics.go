@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/fsm"
@@ -56,7 +57,8 @@ func (m *metrics) applied(effects *fsm.Effects) {
 	}
 }
 
-func (m *metrics) observeCall(procedure, code string, took time.Duration) {
+// Called implements rpc.Metrics.
+func (m *metrics) Called(procedure, code string, took time.Duration) {
 	m.calls.WithLabelValues(procedure, code).Observe(took.Seconds())
 }
 
@@ -135,7 +137,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	counter(out, "carillon_store_write_stalls_total", "Times that writes were held back.", float64(m.WriteStalls))
 	gauge(out, "carillon_clock_held", "1 while the clock guard holds firing.", boolean(!c.n.guard.MayFire()))
 	gauge(out, "carillon_alarms", "Alarms that are raised.", float64(len(c.n.alarms.list())))
-	h := c.n.etcd.Health()
+	h := c.n.plane.Health(context.Background())
 	gauge(out, "carillon_control_quorum", "1 while the control plane answers.", boolean(h.Quorum))
 	gauge(out, "carillon_control_db_bytes", "Bytes of the control plane's database.", float64(h.DBBytes))
 }

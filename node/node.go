@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/fsm"
@@ -102,7 +103,7 @@ func (n *Node) openControl(ctx context.Context) (err error) {
 
 func (n *Node) openStore() (err error) {
 	n.engine, err = store.OpenPebble(n.dir.PebbleDir(), store.Options{
-		CacheBytes: n.cfg.CacheBytes, MemTableBytes: n.cfg.MemTableBytes, Logger: n.logger,
+		CacheBytes: n.cfg.CacheBytes, MemTableBytes: uint64(n.cfg.MemTableBytes), Logger: n.logger,
 	})
 	return err
 }
@@ -202,7 +203,7 @@ func (n *Node) assemble() error {
 		Config: replica.Config{
 			Store:       n.dir.Ident().StoreUUID,
 			OpenMachine: func(shard uint32, rows fsm.Reader) replica.Machine { return fsm.Open(shard, rows) },
-			Cache:       store.NewCache(n.cfg.RowCacheBytes, fsm.CachedKinds...),
+			Cache:       store.NewCache(n.cfg.RowCacheBytes, fsm.KindReady, fsm.KindLeased),
 			Logger:      n.logger,
 			Hooks:       n.metrics.hooks(),
 		},
@@ -212,8 +213,8 @@ func (n *Node) assemble() error {
 		return err
 	}
 	n.api, err = rpc.NewHandler(n, rpc.Options{
-		Logger: n.logger, CORSOrigins: n.cfg.CORSOrigins, Ready: func() bool { return len(n.notReady()) == 0 },
-		MaxPayloadBytes: n.cfg.MaxPayloadBytes, Observe: n.metrics.observeCall,
+		Logger: n.logger, CORSOrigins: n.cfg.CORSOrigins, Ready: n.readiness,
+		MaxPayloadBytes: n.cfg.MaxPayloadBytes, Metrics: n.metrics,
 	})
 	return err
 }
@@ -364,6 +365,14 @@ func (n *Node) notReady() []string {
 		reasons = append(reasons, "the clock is held: "+n.guard.State().String())
 	}
 	return reasons
+}
+
+// readiness is notReady as one error.
+func (n *Node) readiness() error {
+	if reasons := n.notReady(); len(reasons) > 0 {
+		return errors.New(strings.Join(reasons, "; "))
+	}
+	return nil
 }
 
 func (n *Node) clockChanged() {

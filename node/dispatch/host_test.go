@@ -29,10 +29,12 @@ const turnTime = time.Millisecond
 
 // host runs real state machines over rows in memory: a node without raft, sync and network.
 type host struct {
-	d       *dispatch.Dispatcher
-	engine  *store.Memory
-	shards  []*hostShard
-	now     func() int64
+	d      *dispatch.Dispatcher
+	engine *store.Memory
+	shards []*hostShard
+	now    func() int64
+	// stamp stamps the entries; nil is now.
+	stamp   func() int64
 	turn    time.Duration
 	wake    chan struct{}
 	mayFire atomic.Bool
@@ -119,6 +121,9 @@ func (h *host) run(ctx context.Context) {
 // apply puts an entry through a shard's machine and commits it; the function it returns tells of it.
 func (h *host) apply(sh *hostShard, list []proposed) func() {
 	entry := &storagev1.Entry{Term: sh.term, StampMs: h.now()}
+	if h.stamp != nil {
+		entry.StampMs = h.stamp()
+	}
 	for _, p := range list {
 		entry.Commands = append(entry.Commands, p.cmd)
 		if p.cmd.Advance != nil {

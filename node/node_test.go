@@ -1,0 +1,158 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// running is a node in this process.
+type running struct {
+	t    *testing.T
+	addr string
+	stop func()
+}
+
+func runNode(t *testing.T, dir string, change func(*Config)) *running {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.DataDir, cfg.Listen, cfg.Shards = dir, "127.0.0.1:0", 4
+	cfg.CacheBytes, cfg.MemTableBytes = 8<<20, 4<<20
+	cfg.Logger = slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if change != nil {
+		change(&cfg)
+	}
+	_ = os.Remove(filepath.Join(dir, "address"))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, cfg) }()
+	n := &running{t: t, stop: func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("node: %v", err)
+		}
+		ended <- nil
+	}}
+	t.Cleanup(n.stop)
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if b, err := os.ReadFile(filepath.Join(dir, "address")); err == nil {
+			n.addr = strings.TrimSpace(string(b))
+			if code, _ := n.call("GET", "/readyz", nil); code == http.StatusOK {
+				return n
+			}
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("node ended: %v", err)
+		case <-deadline:
+			_, why := n.call("GET", "/readyz", nil)
+			t.Fatalf("node is not ready: %v", why)
+		case <-tick.C:
+		}
+	}
+}
+
+// call makes a REST call and returns the status and the decoded answer.
+func (n *running) call(method, path string, body any) (int, map[string]any) {
+	n.t.Helper()
+	var in io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		in = bytes.NewReader(b)
+	}
+	req, err := http.NewRequest(method, "http://"+n.addr+path, in)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, map[string]any{"error": err.Error()}
+	}
+	defer res.Body.Close()
+	var out map[string]any
+	if err := json.NewDecoder(res.Body).Decode(&out); err != nil {
+		n.t.Fatalf("%s %s: answer is not JSON: %v", method, path, err)
+	}
+	return res.StatusCode, out
+}
+
+func (n *running) must(method, path string, body any) map[string]any {
+	n.t.Helper()
+	code, out := n.call(method, path, body)
+	if code != http.StatusOK {
+		n.t.Fatalf("%s %s: %d %v", method, path, code, out)
+	}
+	return out
+}
+
+// testLog writes a node's log to the test's.
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// TestLifeOfOneJob is the first slice: create, fire, claim, complete, history, through REST, raft, Pebble and a restart.
+func TestLifeOfOneJob(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	dir := t.TempDir()
+	n := runNode(t, dir, nil)
+	created := n.must("POST", "/v1/jobs", map[string]any{
+		"id": "welcome", "queue": "mail", "schedule": map[string]any{"delay": "0.2s"}, "payload": "aGVsbG8=",
+	})
+	if created["id"] != "welcome" || created["version"] != "1" {
+		t.Fatalf("receipt is %v", created)
+	}
+	claimed := n.must("POST", "/v1/workers/claim", map[string]any{
+		"worker": "w1", "claimId": "c1", "queues": []string{"mail"}, "maxExecutions": 10, "wait": "5s",
+	})
+	leases, _ := claimed["leases"].([]any)
+	if len(leases) != 1 {
+		t.Fatalf("claimed %v", claimed)
+	}
+	lease := leases[0].(map[string]any)
+	if lease["payload"] != "aGVsbG8=" || lease["jobId"] != "welcome" {
+		t.Fatalf("lease is %v", lease)
+	}
+	done := n.must("POST", fmt.Sprintf("/v1/executions/%s/complete", lease["executionId"]), map[string]any{
+		"leaseToken": lease["leaseToken"], "succeeded": map[string]any{"result": "c2VudA=="},
+	})
+	if done["state"] != "EXECUTION_STATE_SUCCEEDED" {
+		t.Fatalf("completed: %v", done)
+	}
+	before := n.must("GET", "/v1/jobs/welcome/history", nil)
+	n.stop()
+	http.DefaultClient.CloseIdleConnections()
+
+	n = runNode(t, dir, nil)
+	after := n.must("GET", "/v1/jobs/welcome/history", nil)
+	if fmt.Sprint(before) != fmt.Sprint(after) {
+		t.Errorf("history before the restart:\n%v\nafter it:\n%v", before, after)
+	}
+	job := n.must("GET", "/v1/jobs/welcome", nil)
+	if job["state"] != "JOB_STATE_COMPLETED" {
+		t.Errorf("job is %v", job)
+	}
+	n.stop()
+	http.DefaultClient.CloseIdleConnections()
+}

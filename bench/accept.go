@@ -28,8 +28,10 @@ func runAcceptOne(ctx context.Context, s *session) ([]Result, error) {
 	if _, err := s.warmUp(ctx); err != nil {
 		return nil, err
 	}
+	plain := newPlainAPI(s.base, oneProducers)
+	defer plain.close()
 	raw, err := s.acceptOnePhase(ctx, "raw", func(ctx context.Context, c *creates, i int, req *carillonv1.CreateJobRequest) error {
-		return createOne(ctx, s.producers, c, i, req)
+		return createOne(ctx, plain, c, i, req)
 	})
 	if err != nil {
 		return nil, err

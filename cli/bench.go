@@ -47,11 +47,11 @@ func benchDescription() string {
 
 func runBench(c *cli.Context) error {
 	if c.NArg() != 1 {
-		return badBench("name one workload: %s or %s", strings.Join(bench.Workloads(), ", "), bench.All)
+		return usage(c, "name one workload: %s or %s", strings.Join(bench.Workloads(), ", "), bench.All)
 	}
 	output := c.String("output")
 	if output != "table" && output != "json" {
-		return badBench("output is table or json, not %q", output)
+		return usage(c, "--output must be table or json, is %q", output)
 	}
 	config := bench.Config{
 		Workload: c.Args().First(),
@@ -65,13 +65,8 @@ func runBench(c *cli.Context) error {
 		Log:      slog.New(slog.NewTextHandler(c.App.ErrWriter, nil)),
 	}
 	if err := config.Validate(); err != nil {
-		return badBench("%v", err)
+		return usage(c, "%v", err)
 	}
 	debug.SetGCPercent(benchGCPercent)
 	return bench.Run(c.Context, config, c.App.Writer)
-}
-
-// badBench is a wrong call of the command: exit code 2.
-func badBench(format string, args ...any) error {
-	return cli.Exit("bench: "+fmt.Sprintf(format, args...), 2)
 }

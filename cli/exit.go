@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/urfave/cli/v2"
+
+	"github.com/carillon-scheduler/carillon/client"
+)
+
+// Exit codes. docs/cli.md describes them.
+const (
+	exitOK           = 0
+	exitFailed       = 1
+	exitUsage        = 2
+	exitNotFound     = 3
+	exitConflict     = 4
+	exitUnavailable  = 5
+	exitPrecondition = 6
+	exitDenied       = 7
+	exitInterrupted  = 130
+)
+
+// exitCode is the code for how a command failed.
+func exitCode(ctx context.Context, err error) int {
+	var (
+		wrong  *usageError
+		failed *client.Error
+		coded  cli.ExitCoder
+	)
+	switch {
+	case errors.As(err, &coded):
+		return coded.ExitCode()
+	case errors.As(err, &wrong), errors.Is(err, client.ErrInvalid), isParserError(err):
+		return exitUsage
+	case errors.Is(err, client.ErrNotFound):
+		return exitNotFound
+	case errors.Is(err, client.ErrAlreadyExists), errors.Is(err, client.ErrVersionConflict):
+		return exitConflict
+	case errors.Is(err, client.ErrFailedPrecondition):
+		return exitPrecondition
+	case errors.Is(err, client.ErrUnauthenticated), errors.Is(err, client.ErrPermissionDenied):
+		return exitDenied
+	case ctx.Err() != nil:
+		return exitInterrupted
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrOverloaded),
+		errors.As(err, &failed) && failed.Code == connect.CodeDeadlineExceeded:
+		return exitUnavailable
+	default:
+		return exitFailed
+	}
+}
+
+// isParserError reports whether err is the parser's own about required flags, which it does not let a program name.
+func isParserError(err error) bool {
+	return strings.HasPrefix(err.Error(), "Required flag")
+}
+
+// usageError says that the command was called wrongly.
+type usageError struct {
+	// command is where help is.
+	command, text string
+}
+
+func (e *usageError) Error() string { return e.text }
+
+func usage(c *cli.Context, format string, args ...any) error {
+	return &usageError{command: c.Command.HelpName, text: fmt.Sprintf(format, args...)}
+}
+
+func onUsageError(c *cli.Context, err error, _ bool) error {
+	name := c.App.Name
+	if c.Command != nil && c.Command.HelpName != "" {
+		name = c.Command.HelpName
+	}
+	return &usageError{command: name, text: err.Error()}
+}

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// parseLength reads a duration as Go writes it, and also whole days: "90s", "1h30m", "7d".
+func parseLength(s string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseInt(days, 10, 32)
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a number of days", s)
+		}
+		return time.Duration(n) * 24 * time.Hour, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a duration such as 90s, 1h30m or 7d", s)
+	}
+	return d, nil
+}
+
+// lengthFlag reads a flag that holds a duration; nil if it is not set.
+func lengthFlag(c *cli.Context, name string) (*durationpb.Duration, error) {
+	if !c.IsSet(name) {
+		return nil, nil
+	}
+	d, err := parseLength(c.String(name))
+	if err != nil {
+		return nil, usage(c, "--%s: %s", name, err)
+	}
+	return durationpb.New(d), nil
+}
+
+// instantFlag reads a flag that holds an instant; nil if it is not set.
+func instantFlag(c *cli.Context, name string) (*timestamppb.Timestamp, error) {
+	if !c.IsSet(name) {
+		return nil, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, c.String(name))
+	if err != nil {
+		return nil, usage(c, "--%s: %q is not an instant such as 2026-01-31T09:00:00Z or 2026-01-31T10:00:00+01:00",
+			name, c.String(name))
+	}
+	return timestamppb.New(t), nil
+}
+
+// pairsFlag reads a repeated flag of the form key=value; nil if it is not set.
+func pairsFlag(c *cli.Context, name string) (map[string]string, error) {
+	if !c.IsSet(name) {
+		return nil, nil
+	}
+	pairs := make(map[string]string)
+	for _, pair := range c.StringSlice(name) {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, usage(c, "--%s: %q is not key=value", name, pair)
+		}
+		if _, twice := pairs[key]; twice {
+			return nil, usage(c, "--%s: %q is given twice", name, key)
+		}
+		pairs[key] = value
+	}
+	return pairs, nil
+}
+
+// uint32Flag reads a flag that holds a number; nil if it is not set.
+func uint32Flag(c *cli.Context, name string) (*uint32, error) {
+	if !c.IsSet(name) {
+		return nil, nil
+	}
+	n := c.Int64(name)
+	if n < 0 || n > 1<<32-1 {
+		return nil, usage(c, "--%s: %d is out of range", name, n)
+	}
+	return new(uint32(n)), nil
+}
+
+// expectedFlag guards a change.
+func expectedFlag() cli.Flag {
+	return &cli.Uint64Flag{
+		Name: "expected-version", Usage: "fail unless `VERSION` is the current one", DefaultText: "any",
+	}
+}

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/carillon-scheduler/carillon/node"
+)
+
+func (p *program) serveCommand() *cli.Command {
+	d := node.DefaultConfig()
+	memory, clock := "memory:", "clock:"
+	return &cli.Command{
+		Name: "serve", Usage: "run a node",
+		Description: "It serves Connect, gRPC, gRPC-web and REST on one port, and keeps everything in the data directory, " +
+			"where\nthe file \"address\" holds the address it listens at. SIGINT and SIGTERM stop it in order.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{
+				Name: "data", Value: d.DataDir, EnvVars: []string{"CARILLON_DATA"}, Usage: "`DIRECTORY` of everything it keeps",
+			},
+			&cli.StringFlag{
+				Name: "listen", Value: d.Listen, EnvVars: []string{"CARILLON_LISTEN"},
+				Usage: "`ADDRESS` to serve at, host:port; port 0 takes a free one",
+			},
+			&cli.StringFlag{Name: "name", Value: d.Name, Usage: "`NAME` of the node"},
+			&cli.BoolFlag{Name: "insecure", Usage: "allow an address that other machines reach: there is no authentication"},
+			&cli.StringSliceFlag{Name: "cors-origin", Usage: "`ORIGIN` that may call from a browser; repeatable"},
+			&cli.IntFlag{Name: "shards", Value: d.Shards, Usage: "`NUMBER` of shards; taken at the first start only"},
+			&cli.IntFlag{Name: "max-payload-bytes", Value: d.MaxPayloadBytes, Usage: "`BYTES` of a payload at most"},
+			&cli.DurationFlag{
+				Name: "shutdown-timeout", Value: d.ShutdownTimeout, Usage: "stop for good after this `DURATION`",
+			},
+			&cli.StringFlag{
+				Name: "etcd-socket", Usage: "serve the embedded etcd at this unix socket `PATH`, for operators (default: nowhere)",
+			},
+			&cli.StringFlag{Name: "log-level", Value: "info", Usage: "`LEVEL`: debug, info, warn or error"},
+			&cli.StringFlag{Name: "log-format", Value: "text", Usage: "`FORMAT`: text or json"},
+			&cli.Int64Flag{Name: "cache-bytes", Category: memory, Value: d.CacheBytes, Usage: "`BYTES` of the block cache"},
+			&cli.Int64Flag{Name: "memtable-bytes", Category: memory, Value: d.MemTableBytes, Usage: "`BYTES` of a memtable"},
+			&cli.Int64Flag{
+				Name: "row-cache-bytes", Category: memory, Value: d.RowCacheBytes, Usage: "`BYTES` of the cache of written rows",
+			},
+			&cli.DurationFlag{
+				Name: "clock-step-limit", Category: clock, Value: d.ClockStepLimit, Usage: "a `STEP` beyond it stops firing",
+			},
+			&cli.DurationFlag{
+				Name: "clock-hold", Category: clock, Value: d.ClockHold,
+				Usage: "how `LONG` a lone node waits for a stepped clock before it believes it",
+			},
+		},
+		Action: func(c *cli.Context) error {
+			if err := checkArguments(c, ""); err != nil {
+				return err
+			}
+			config, err := p.nodeConfig(c)
+			if err != nil {
+				return err
+			}
+			return node.Run(c.Context, config)
+		},
+	}
+}
+
+func (p *program) nodeConfig(c *cli.Context) (node.Config, error) {
+	config := node.DefaultConfig()
+	config.DataDir, config.Listen, config.Name = c.String("data"), c.String("listen"), c.String("name")
+	config.Insecure, config.CORSOrigins = c.Bool("insecure"), c.StringSlice("cors-origin")
+	config.Shards, config.MaxPayloadBytes = c.Int("shards"), c.Int("max-payload-bytes")
+	config.CacheBytes, config.MemTableBytes = c.Int64("cache-bytes"), c.Int64("memtable-bytes")
+	config.RowCacheBytes = c.Int64("row-cache-bytes")
+	config.ClockStepLimit, config.ClockHold = c.Duration("clock-step-limit"), c.Duration("clock-hold")
+	config.ShutdownTimeout, config.EtcdSocket = c.Duration("shutdown-timeout"), c.String("etcd-socket")
+	if err := config.Validate(); err != nil {
+		return config, usage(c, "--%s", err)
+	}
+	logger, err := newLogger(p.stderr, c.String("log-format"), c.String("log-level"))
+	if err != nil {
+		return config, usage(c, "%s", err)
+	}
+	config.Logger = logger
+	return config, nil
+}
+
+func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var at slog.Level
+	if err := at.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level must be debug, info, warn or error, is %q", level)
+	}
+	options := &slog.HandlerOptions{Level: at}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format must be text or json, is %q", format)
+}

@@ -14,6 +14,9 @@ import (
 // benchGCPercent lets the bench collect garbage less often than a server would: it shares the CPU with what it measures.
 const benchGCPercent = 400
 
+// ownDefault stands in help where each workload has a default of its own.
+const ownDefault = "the workload's own"
+
 // benchCommand measures a server: one that runs already, or one it starts for the purpose.
 func benchCommand() *cli.Command {
 	return &cli.Command{
@@ -23,12 +26,15 @@ func benchCommand() *cli.Command {
 		Description: benchDescription(),
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "nodes", Value: 1, Usage: "`NUMBER` of nodes to start"},
-			&cli.IntFlag{Name: "n", Usage: "`NUMBER` of jobs (default: the workload's own; with all: a cap on each)"},
-			&cli.IntFlag{Name: "rate", Usage: "jobs due per second, in due, lateness and peak"},
-			&cli.DurationFlag{Name: "for", Usage: "how `LONG` jobs fall due, or idle looks (default: the workload's own)"},
+			&cli.IntFlag{Name: "n", Usage: "`NUMBER` of jobs; with all a cap on each", DefaultText: ownDefault},
+			&cli.IntFlag{Name: "rate", Usage: "`JOBS` due per second, in due, lateness and peak", DefaultText: ownDefault},
+			&cli.DurationFlag{Name: "for", Usage: "how `LONG` jobs fall due, or idle looks", DefaultText: ownDefault},
 			&cli.StringFlag{Name: "target", Usage: "`URL` of a running server to measure instead of an own one"},
-			&cli.IntFlag{Name: "repeat", Usage: "run each `TIMES` and report the median (default: 1, with all 3)"},
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: table or json, one line a result"},
+			&cli.IntFlag{Name: "repeat", Usage: "run it so many `TIMES` and report the median", DefaultText: "1; with all 3"},
+			&cli.StringFlag{
+				Name: "output", Aliases: []string{"o"}, Value: "table",
+				Usage: "`FORMAT` of the answer: table or json, one line a result",
+			},
 		},
 		Action: runBench,
 	}

@@ -222,7 +222,9 @@ func (b *memoryBatch) Delete(key []byte) {
 }
 
 func (b *memoryBatch) DeleteRange(start, end []byte) {
-	b.writes = append(b.writes, write{writeDeleteRange, bytes.Clone(start), bytes.Clone(end)})
+	if bytes.Compare(start, end) < 0 {
+		b.writes = append(b.writes, write{writeDeleteRange, bytes.Clone(start), bytes.Clone(end)})
+	}
 }
 
 func (b *memoryBatch) Len() int { return len(b.writes) }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -108,6 +109,10 @@ func (p *Pebble) NewIter(start, end []byte) (Iterator, error) {
 
 func (p *Pebble) iter(from pebble.Reader, start, end []byte) (Iterator, error) {
 	p.iters.Add(1)
+	if end != nil && bytes.Compare(start, end) > 0 {
+		// Pebble wants bounds in order.
+		end = start
+	}
 	it, err := from.NewIter(&pebble.IterOptions{LowerBound: start, UpperBound: end})
 	if err != nil {
 		return nil, fmt.Errorf("open iterator: %w", p.fail(err))
@@ -289,7 +294,11 @@ func (b *pebbleBatch) Set(key, value []byte) { b.note(b.batch.Set(key, value, ni
 
 func (b *pebbleBatch) Delete(key []byte) { b.note(b.batch.Delete(key, nil)) }
 
-func (b *pebbleBatch) DeleteRange(start, end []byte) { b.note(b.batch.DeleteRange(start, end, nil)) }
+func (b *pebbleBatch) DeleteRange(start, end []byte) {
+	if bytes.Compare(start, end) < 0 {
+		b.note(b.batch.DeleteRange(start, end, nil))
+	}
+}
 
 func (b *pebbleBatch) Len() int { return int(b.batch.Count()) }
 

@@ -387,6 +387,15 @@ func compareShardsWithMaps(t *rapid.T, engine store.Engine) {
 	})
 }
 
+func TestKeysOnDiskStayAsTheyAre(t *testing.T) {
+	if got, want := store.AppendKey([]byte("dst"), 0x01020304, []byte("j\x00")), "dst\x01\x02\x03\x04j\x00"; string(got) != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if start, end := store.Span(0xff); string(start) != "\x00\x00\x00\xff" || string(end) != "\x00\x00\x01\x00" {
+		t.Errorf("span %x to %x", start, end)
+	}
+}
+
 func FuzzKeysSplitAsTheyWereMade(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 7, 'j'})
 	f.Add([]byte{1, 2})

@@ -40,11 +40,8 @@ func (n *node) remove(key []byte) *node {
 	return merge(n.left, n.right)
 }
 
-// removeRange returns the tree without the keys in [start, end).
+// removeRange returns the tree without the keys in [start, end), which is not empty.
 func (n *node) removeRange(start, end []byte) *node {
-	if bytes.Compare(start, end) >= 0 {
-		return n
-	}
 	before, rest := n.split(start)
 	_, after := rest.split(end)
 	return merge(before, after)

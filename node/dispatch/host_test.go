@@ -196,7 +196,7 @@ type world struct {
 }
 
 // inWorld runs a test on a running dispatcher that leads all of n shards.
-func inWorld(t *testing.T, shards int, cfg dispatch.Config, test func(w *world)) {
+func inWorld(t *testing.T, shards int, cfg dispatch.Config, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, shards, cfg, time.Now)
@@ -217,7 +217,7 @@ func inWorld(t *testing.T, shards int, cfg dispatch.Config, test func(w *world))
 		if err := w.d.Ready(); err != nil {
 			t.Fatal(err)
 		}
-		test(w)
+		test(t, w)
 	})
 }
 

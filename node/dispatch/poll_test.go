@@ -28,7 +28,7 @@ func ids(leases []*storagev1.Execution) []string {
 func TestW10_300PollsAnd100ReadyGive100Leases(t *testing.T) {
 	for _, when := range []string{"ready before the polls come", "due while they wait"} {
 		t.Run(when, func(t *testing.T) {
-			inWorld(t, 8, dispatch.Config{}, func(w *world) {
+			inWorld(t, 8, dispatch.Config{}, func(t *testing.T, w *world) {
 				if when == "ready before the polls come" {
 					w.create(numbered(100, job{})...)
 					time.Sleep(time.Second)
@@ -53,7 +53,7 @@ func TestW10_300PollsAnd100ReadyGive100Leases(t *testing.T) {
 }
 
 func TestOneReadyExecutionWakesTheFirstPollOnly(t *testing.T) {
-	inWorld(t, 4, dispatch.Config{}, func(w *world) {
+	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
 		order := make(chan int, 5)
 		var polls sync.WaitGroup
 		for i := range 5 {
@@ -79,7 +79,7 @@ func TestOneReadyExecutionWakesTheFirstPollOnly(t *testing.T) {
 }
 
 func TestPollEndsWithNothingWhenItsWaitIsOver(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
 		began := time.Now()
 		if got := w.poll("c", 1, 3*time.Second); len(got) != 0 || time.Since(began) != 3*time.Second {
 			t.Errorf("got %v after %v", ids(got), time.Since(began))
@@ -99,7 +99,7 @@ func TestPollEndsWithNothingWhenItsWaitIsOver(t *testing.T) {
 }
 
 func TestPollRefusesWhatBreaksLimits(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{MaxPolls: 1}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{MaxPolls: 1}, func(t *testing.T, w *world) {
 		good := dispatch.PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"q"}, Max: 1, Wait: time.Second}
 		for name, change := range map[string]func(*dispatch.PollRequest){
 			"no claim id": func(r *dispatch.PollRequest) { r.ClaimID = "" },
@@ -132,7 +132,7 @@ func TestPollRefusesWhatBreaksLimits(t *testing.T) {
 }
 
 func TestMalformedWishEndsItsPollAndHoldsUpNobody(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
 		var polls sync.WaitGroup
 		polls.Go(func() {
 			bad := dispatch.PollRequest{ClaimID: "bad", Worker: "w", Queues: []string{"q"}, Max: 1, LeaseMS: 1 << 60, Wait: time.Minute}
@@ -150,7 +150,7 @@ func TestMalformedWishEndsItsPollAndHoldsUpNobody(t *testing.T) {
 }
 
 func TestW11_RetriedClaimGetsTheSameLeases(t *testing.T) {
-	inWorld(t, 4, dispatch.Config{}, func(w *world) {
+	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
 		w.create(numbered(10, job{})...)
 		time.Sleep(time.Second)
 		first := w.poll("c", 5, time.Second)
@@ -183,7 +183,7 @@ func TestW11_RetriedClaimGetsTheSameLeases(t *testing.T) {
 }
 
 func TestW11_RetryJoinsAFirstCallInFlight(t *testing.T) {
-	inWorld(t, 4, dispatch.Config{}, func(w *world) {
+	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
 		got := make([][]string, 2)
 		var polls sync.WaitGroup
 		for i := range got {
@@ -199,7 +199,7 @@ func TestW11_RetryJoinsAFirstCallInFlight(t *testing.T) {
 }
 
 func TestW11_RetryTakesOverWhenTheFirstCallWasCancelledInFlight(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(w.t.Context())
 		var first sync.WaitGroup
 		first.Go(func() {
@@ -228,7 +228,7 @@ func TestW11_RetryTakesOverWhenTheFirstCallWasCancelledInFlight(t *testing.T) {
 }
 
 func TestCallerThatVanishesGivesItsLeasesBackUncounted(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(w.t.Context())
 		var first sync.WaitGroup
 		first.Go(func() {
@@ -261,7 +261,7 @@ func TestCallerThatVanishesGivesItsLeasesBackUncounted(t *testing.T) {
 }
 
 func TestUndeliverableAnswerIsReleased(t *testing.T) {
-	inWorld(t, 4, dispatch.Config{}, func(w *world) {
+	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
 		w.create(numbered(20, job{})...)
 		time.Sleep(time.Second)
 		got := w.poll("c", 20, time.Second)
@@ -274,7 +274,7 @@ func TestUndeliverableAnswerIsReleased(t *testing.T) {
 }
 
 func TestStopEndsPollsAndStillReleases(t *testing.T) {
-	inWorld(t, 2, dispatch.Config{}, func(w *world) {
+	inWorld(t, 2, dispatch.Config{}, func(t *testing.T, w *world) {
 		w.create(job{id: "a"})
 		time.Sleep(time.Second)
 		leases := w.poll("a", 1, time.Second)
@@ -297,7 +297,7 @@ func TestStopEndsPollsAndStillReleases(t *testing.T) {
 }
 
 func TestIdlePollsCostNothing(t *testing.T) {
-	inWorld(t, 4, dispatch.Config{}, func(w *world) {
+	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(w.t.Context())
 		var polls sync.WaitGroup
 		for i := range 10_000 {

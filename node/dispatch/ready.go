@@ -33,7 +33,8 @@ type shardQueue struct {
 }
 
 // band is a shard's ready executions of one queue and priority. Each of its rows is either a key in memory, or belongs to
-// a stream with more at or behind its from, or has a prefix at or behind unseenFrom of a stream that is not known.
+// a stream with more at or behind its from, or has a prefix at or behind unseenFrom of a stream that is not known, or its
+// tenant is paused.
 type band struct {
 	sq     *shardQueue
 	rank   int
@@ -44,6 +45,8 @@ type band struct {
 
 	unseen     bool
 	unseenFrom []byte
+	// unseenSince is the first prefix that became unseen while the band was being read, nil if none did.
+	unseenSince []byte
 	// low counts streams that want a load.
 	low int
 	// sweepAt is where the next load goes on. queued: it waits for the loader. loading: it is being read.
@@ -67,13 +70,13 @@ type stream struct {
 	items  []item
 	// at is its place in the heap, -1 if it is not there.
 	at int
-	// more: rows at or behind from are not in memory. parked: its tenant is paused, nothing is in memory.
-	more   bool
-	parked bool
-	from   []byte
+	// more: rows at or behind from are not in memory.
+	more bool
+	from []byte
 	// changed: from moved while the band was being read.
 	changed bool
-	low     bool
+	// low: counted in band.low.
+	low bool
 }
 
 type item struct {
@@ -176,6 +179,9 @@ func streamLen(ref *fsm.ReadyRef) int {
 // insert takes a key into memory, or leaves it to be found by a load. It may be called again for a key that is there.
 // Locked.
 func (d *Dispatcher) insert(b *band, e entry) {
+	if b.pauses(e.tenant) {
+		return
+	}
 	s := b.streams[string(e.stream())]
 	switch {
 	case s == nil && b.hides(e.stream()):
@@ -205,12 +211,9 @@ func (d *Dispatcher) insert(b *band, e entry) {
 	d.settleStream(b, s)
 }
 
-// newStream adds an empty stream of which nothing is left in rows; that of a paused tenant is parked. Locked.
+// newStream adds an empty stream of which nothing is left in rows. Locked.
 func (d *Dispatcher) newStream(b *band, tenant, prefix string) *stream {
 	s := &stream{prefix: prefix, tenant: tenant, at: -1}
-	if b.sq.shard.paused.tenants[tenant] {
-		s.parked, s.more, s.from, s.changed = true, true, []byte(prefix), true
-	}
 	b.streams[prefix] = s
 	d.memory++
 	return s
@@ -231,7 +234,7 @@ func (d *Dispatcher) evict(b *band, s *stream, n int) {
 func (d *Dispatcher) distrust(b *band, e entry) {
 	s := b.streams[string(e.stream())]
 	if s == nil {
-		if b.hides(e.stream()) {
+		if b.hides(e.stream()) || b.pauses(e.tenant) {
 			return
 		}
 		s = d.newStream(b, e.tenant, string(e.stream()))
@@ -248,13 +251,16 @@ func (d *Dispatcher) distrust(b *band, e entry) {
 // hides says whether a stream that is not known may have rows. Locked.
 func (b *band) hides(prefix []byte) bool { return b.unseen && bytes.Compare(prefix, b.unseenFrom) >= 0 }
 
+// pauses says whether a tenant's executions are left out. Locked.
+func (b *band) pauses(tenant string) bool { return b.sq.shard.paused.tenants[tenant] }
+
 // unsee notes that streams at or behind prefix may be unknown. Locked.
 func (b *band) unsee(prefix []byte) {
 	if !b.unseen || bytes.Compare(prefix, b.unseenFrom) < 0 {
 		b.unseen, b.unseenFrom = true, bytes.Clone(prefix)
-		if b.loading {
-			b.missed.over = true
-		}
+	}
+	if b.loading && (b.unseenSince == nil || bytes.Compare(prefix, b.unseenSince) < 0) {
+		b.unseenSince = bytes.Clone(prefix)
 	}
 }
 
@@ -268,8 +274,8 @@ func (b *band) leave(e entry) {
 // crowded: only loads may add keys; they bring what has waited longest. Locked.
 func (d *Dispatcher) crowded() bool { return d.memory > d.cfg.MaxReady/4*3 }
 
-// full: no load begins. Locked.
-func (d *Dispatcher) full() bool { return d.memory >= d.cfg.MaxReady }
+// full: no load begins, as there is no room for a stream and a key. Locked.
+func (d *Dispatcher) full() bool { return d.memory > d.cfg.MaxReady-2 }
 
 // account adds n keys to the counts. Locked.
 func (d *Dispatcher) account(b *band, n int) {
@@ -291,7 +297,7 @@ func (d *Dispatcher) settleStream(b *band, s *stream) {
 	case len(s.items) > 0:
 		heap.Fix(&b.offers, s.at)
 	}
-	low := s.more && !s.parked && len(s.items) <= streamLow
+	low := s.more && len(s.items) <= streamLow
 	if low != s.low {
 		s.low = low
 		if low {
@@ -300,11 +306,8 @@ func (d *Dispatcher) settleStream(b *band, s *stream) {
 			b.low--
 		}
 	}
-	if len(s.items) == 0 && !s.more {
-		if b.streams[s.prefix] == s {
-			delete(b.streams, s.prefix)
-			d.memory--
-		}
+	if len(s.items) == 0 && (!s.more || d.crowded()) {
+		d.forgetStream(b, s)
 	}
 	mask := b.sq.mask &^ (1 << b.rank)
 	if len(b.offers) > 0 {
@@ -315,12 +318,25 @@ func (d *Dispatcher) settleStream(b *band, s *stream) {
 	d.wantLoad(b)
 }
 
+// forgetStream drops a stream without keys. What it has in rows is found again with the unseen ones: memory is for
+// streams that have something to offer. Locked.
+func (d *Dispatcher) forgetStream(b *band, s *stream) {
+	if s.more {
+		b.unsee([]byte(s.prefix))
+	}
+	if s.low {
+		b.low--
+	}
+	delete(b.streams, s.prefix)
+	d.memory--
+}
+
 // settleBand drops a band, and its shard's queue, of which nothing is left. Locked.
 func (d *Dispatcher) settleBand(b *band) {
-	if b.unseen || len(b.streams) > 0 || b.inflight > 0 || b.loading || b.queued {
+	sq := b.sq
+	if b.unseen || len(b.streams) > 0 || b.inflight > 0 || b.loading || b.queued || len(sq.shard.paused.tenants) > 0 {
 		return
 	}
-	sq := b.sq
 	if sq.bands[b.rank] != b {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 
 	"github.com/carillon-scheduler/carillon/fsm"
 )
@@ -71,7 +72,7 @@ func (d *Dispatcher) beginSweep(b *band) (*sweep, bool) {
 		d.settleBand(b)
 		return nil, false
 	}
-	b.loading = true
+	b.loading, b.unseenSince = true, nil
 	for _, s := range b.streams {
 		s.changed = false
 	}
@@ -104,7 +105,7 @@ func (s *sweep) row(key, _ []byte) bool {
 	case bytes.Compare(key, r.from) < 0:
 		s.skips++
 		s.jump = r.from
-	case len(r.keys) == r.room || s.room == 0:
+	case len(r.keys) == r.room || s.room <= 0:
 		r.cut = true
 		s.jump = r.end
 		s.skips = sweepSkips
@@ -113,7 +114,7 @@ func (s *sweep) row(key, _ []byte) bool {
 		s.room--
 		s.skips = 0
 	}
-	if s.room == 0 || s.reads >= sweepReads {
+	if s.room <= 0 || s.reads >= sweepReads {
 		r.cut = r.wanted
 		s.resume = r.end
 		return false
@@ -125,7 +126,8 @@ func (s *sweep) row(key, _ []byte) bool {
 	return true
 }
 
-// run returns the run that key belongs to, a new one if key is the first of its stream; nil if key is malformed.
+// run returns the run that key belongs to, a new one if key is the first of its stream; nil if there is no room for that
+// stream, or key is malformed.
 func (s *sweep) run(key []byte) *run {
 	if n := len(s.runs); n > 0 && bytes.HasPrefix(key, s.runs[n-1].prefix) {
 		return &s.runs[n-1]
@@ -136,25 +138,35 @@ func (s *sweep) run(key []byte) *run {
 		return nil
 	}
 	s.skips = 0
-	s.runs = append(s.runs, s.d.wanted(s.band, ref.Tenant, bytes.Clone(key[:streamLen(&ref)])))
+	r, known := s.d.wanted(s.band, ref.Tenant, bytes.Clone(key[:streamLen(&ref)]))
+	if !known {
+		if s.room < 2 {
+			s.resume = r.prefix
+			return nil
+		}
+		s.room--
+	}
+	s.runs = append(s.runs, r)
 	return &s.runs[len(s.runs)-1]
 }
 
-// wanted says what of a stream is to be taken.
-func (d *Dispatcher) wanted(b *band, tenant string, prefix []byte) run {
+// wanted says what of a stream is to be taken, and whether the stream is known: one that is not takes room of its own.
+func (d *Dispatcher) wanted(b *band, tenant string, prefix []byte) (r run, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r := run{prefix: prefix, end: fsm.PrefixEnd(prefix), tenant: tenant}
+	r = run{prefix: prefix, end: fsm.PrefixEnd(prefix), tenant: tenant}
 	s := b.streams[string(prefix)]
 	switch {
+	case b.pauses(tenant):
+		return r, true
 	case s == nil && b.hides(prefix):
-		r.from, r.room = prefix, streamLimit
-		r.wanted = !b.sq.shard.paused.tenants[tenant]
-	case s != nil && s.more && !s.parked:
+		r.from, r.room, r.wanted = prefix, streamLimit, true
+		return r, false
+	case s != nil && s.more:
 		r.from, r.room = s.from, streamLimit-len(s.items)
 		r.wanted = r.room > 0
 	}
-	return r
+	return r, true
 }
 
 func nominalOf(key []byte, prefix int) int64 {
@@ -167,23 +179,22 @@ func (d *Dispatcher) endSweep(s *sweep) {
 	defer d.mu.Unlock()
 	b := s.band
 	missed := b.missed
-	b.missed, b.loading = missedEntries{}, false
+	b.missed = missedEntries{}
+	if !b.sq.shard.dropped && !b.sq.paused && b.resets == s.resets {
+		for i := range s.runs {
+			d.takeRun(b, &s.runs[i], missed.over)
+		}
+		if !missed.over {
+			d.concludeSweep(b, s)
+		}
+		b.sweepAt = s.resume
+		if b.sweepAt == nil {
+			b.sweepAt = b.prefix
+		}
+	}
+	b.loading = false
 	if b.sq.shard.dropped {
 		return
-	}
-	if b.sq.paused || b.resets != s.resets {
-		d.wantLoad(b)
-		return
-	}
-	for i := range s.runs {
-		d.takeRun(b, &s.runs[i], missed.over)
-	}
-	if !missed.over {
-		d.concludeSweep(b, s)
-	}
-	b.sweepAt = s.resume
-	if b.sweepAt == nil {
-		b.sweepAt = b.prefix
 	}
 	for _, e := range missed.list {
 		d.insert(b, e)
@@ -198,14 +209,14 @@ func (d *Dispatcher) endSweep(s *sweep) {
 func (d *Dispatcher) takeRun(b *band, r *run, incomplete bool) {
 	s := b.streams[string(r.prefix)]
 	if s == nil {
-		if !b.hides(r.prefix) {
+		if !b.hides(r.prefix) || b.pauses(r.tenant) {
 			return
 		}
 		s = d.newStream(b, r.tenant, string(r.prefix))
 		s.more, s.from = true, r.prefix
 	}
 	defer d.settleStream(b, s)
-	if !r.wanted || !s.more || s.parked || s.changed || !bytes.Equal(s.from, r.from) {
+	if !r.wanted || !s.more || s.changed || !bytes.Equal(s.from, r.from) {
 		return
 	}
 	s.items = append(s.items, r.keys...)
@@ -229,7 +240,7 @@ func (d *Dispatcher) concludeSweep(b *band, s *sweep) {
 	}
 	for prefix, st := range b.streams {
 		passed := prefix >= string(s.start) && (s.resume == nil || prefix < string(s.resume))
-		if passed && st.more && !st.changed && !st.parked && !found[prefix] {
+		if passed && st.more && !st.changed && !found[prefix] {
 			st.more, st.from = false, nil
 			d.settleStream(b, st)
 		}
@@ -241,11 +252,14 @@ func (d *Dispatcher) concludeSweep(b *band, s *sweep) {
 	case bytes.Compare(b.unseenFrom, s.resume) < 0:
 		b.unseenFrom = s.resume
 	}
+	if b.unseenSince != nil {
+		b.unsee(b.unseenSince)
+	}
 }
 
 // recount makes the depth exact if all of the band is in memory. Locked.
 func (d *Dispatcher) recount(b *band) {
-	if b.unseen {
+	if b.unseen || len(b.sq.shard.paused.tenants) > 0 {
 		return
 	}
 	for _, s := range b.streams {
@@ -270,25 +284,24 @@ func (d *Dispatcher) wantLoad(b *band) {
 
 // setPauses puts a shard's settings into force: what is paused leaves memory, what is no longer is loaded. Locked.
 func (d *Dispatcher) setPauses(sh *shard, p pauses) {
+	before := sh.paused
 	sh.paused = p
+	tenants := !maps.Equal(before.tenants, p.tenants)
 	for name, sq := range sh.queues {
-		if paused := p.queues[name]; paused != sq.paused {
-			sq.paused = paused
-			for _, b := range sq.bands {
-				if b != nil {
-					d.resetBand(b)
-				}
-			}
+		queue := p.queues[name] != sq.paused
+		sq.paused = p.queues[name]
+		if !tenants && !queue {
+			continue
 		}
 		for _, b := range sq.bands {
 			if b != nil {
-				d.parkStreams(b)
+				d.resetBand(b)
 			}
 		}
 	}
 }
 
-// resetBand leaves all of a band to the rows. Locked.
+// resetBand leaves all of a band to the rows, to be read again. Locked.
 func (d *Dispatcher) resetBand(b *band) {
 	d.memory -= len(b.streams)
 	d.account(b, -b.items)
@@ -298,17 +311,6 @@ func (d *Dispatcher) resetBand(b *band) {
 	b.sq.mask &^= 1 << b.rank
 	d.offer(b.sq)
 	d.wantLoad(b)
-}
-
-// parkStreams leaves the streams of paused tenants to the rows, and frees those of others. Locked.
-func (d *Dispatcher) parkStreams(b *band) {
-	for _, s := range b.streams {
-		if paused := b.sq.shard.paused.tenants[s.tenant]; paused != s.parked {
-			d.evict(b, s, 0)
-			s.parked, s.more, s.from, s.changed = paused, true, []byte(s.prefix), true
-			d.settleStream(b, s)
-		}
-	}
 }
 
 // forgetQueue drops a shard's queue. Locked.

@@ -18,7 +18,7 @@ func late(e *storagev1.Execution) time.Duration {
 }
 
 func TestDueToReturnedPollTakesOneEntry(t *testing.T) {
-	inWorld(t, 4, dispatch.Config{}, func(w *world) {
+	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
 		w.create(numbered(20, job{in: 5 * time.Second})[3])
 		time.Sleep(time.Second)
 		before := w.entries
@@ -33,13 +33,14 @@ func TestDueToReturnedPollTakesOneEntry(t *testing.T) {
 }
 
 func TestWithoutAPollWhatIsDueBecomesReady(t *testing.T) {
-	inWorld(t, 2, dispatch.Config{}, func(w *world) {
+	inWorld(t, 2, dispatch.Config{}, func(t *testing.T, w *world) {
+		due := w.now() + 1000
 		w.create(numbered(50, job{in: time.Second})...)
 		time.Sleep(2 * time.Second)
 		if n := w.rowsOf(fsm.KindReady); n != 50 {
 			t.Fatalf("%d are ready, must be 50", n)
 		}
-		if q := w.d.Stats().Queues["q"]; q.Ready != 50 || q.OldestNominalMS != time.Now().UnixMilli()-1000 {
+		if q := w.d.Stats().Queues["q"]; q.Ready != 50 || q.OldestNominalMS != due {
 			t.Errorf("stats say %+v", q)
 		}
 		if got := w.poll("c", 100, time.Second); len(got) != 50 {
@@ -52,7 +53,7 @@ func TestWithoutAPollWhatIsDueBecomesReady(t *testing.T) {
 }
 
 func TestDueTimersWaitAGraceForWorkersThatAreAbout(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{Grace: 100 * time.Millisecond}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{Grace: 100 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.create(job{id: "a", in: time.Second}, job{id: "b", in: 2 * time.Second}, job{id: "c", in: 2500 * time.Millisecond})
 		if got := w.poll("c1", 1, time.Minute); len(got) != 1 || got[0].JobId != "a" {
 			t.Fatalf("got %v", ids(got))
@@ -74,7 +75,7 @@ func TestDueTimersWaitAGraceForWorkersThatAreAbout(t *testing.T) {
 }
 
 func TestIdleShardReadsNoTimerRowsBetweenHorizonLoads(t *testing.T) {
-	inWorld(t, 4, dispatch.Config{}, func(w *world) {
+	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
 		w.create(numbered(2000, job{in: time.Hour})...)
 		for _, sh := range w.shards {
 			w.depose(sh)
@@ -106,7 +107,7 @@ func TestIdleShardReadsNoTimerRowsBetweenHorizonLoads(t *testing.T) {
 func TestFullWheelLoadsLessFarAndMissesNothing(t *testing.T) {
 	for _, how := range []string{"added while leading", "found at takeover"} {
 		t.Run(how, func(t *testing.T) {
-			inWorld(t, 2, dispatch.Config{MaxTimers: 200}, func(w *world) {
+			inWorld(t, 2, dispatch.Config{MaxTimers: 200}, func(t *testing.T, w *world) {
 				const n = 3000
 				jobs := numbered(n, job{})
 				for i := range jobs {
@@ -142,7 +143,7 @@ func TestFullWheelLoadsLessFarAndMissesNothing(t *testing.T) {
 }
 
 func TestBacklogFoundAtTakeoverIsDrained(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{MaxTimers: 300}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{MaxTimers: 300}, func(t *testing.T, w *world) {
 		w.mayFire.Store(false)
 		w.create(numbered(5000, job{in: time.Second})...)
 		time.Sleep(time.Minute)
@@ -162,7 +163,7 @@ func TestBacklogFoundAtTakeoverIsDrained(t *testing.T) {
 }
 
 func TestT10_NothingIsProposedWhileTheGuardHolds(t *testing.T) {
-	inWorld(t, 2, dispatch.Config{}, func(w *world) {
+	inWorld(t, 2, dispatch.Config{}, func(t *testing.T, w *world) {
 		w.create(numbered(10, job{in: time.Second})...)
 		w.mayFire.Store(false)
 		before := w.entries
@@ -179,7 +180,7 @@ func TestT10_NothingIsProposedWhileTheGuardHolds(t *testing.T) {
 }
 
 func TestTimersThatAreGoneCostTwoEntriesAtMost(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
 		w.create(numbered(100, job{in: 10 * time.Second})...)
 		for i := range 100 {
 			w.do(0, &storagev1.Command{DeleteJob: &storagev1.DeleteJob{
@@ -199,7 +200,7 @@ func TestTimersThatAreGoneCostTwoEntriesAtMost(t *testing.T) {
 
 // A clock that the loop reads before it takes its proposals may stamp an entry a little too early.
 func TestTimerIsNotForgottenWhenAnEntryWasStampedTooEarly(t *testing.T) {
-	inWorld(t, 1, dispatch.Config{}, func(w *world) {
+	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
 		exact := w.now
 		w.create(job{id: "a", in: time.Second})
 		var polls sync.WaitGroup

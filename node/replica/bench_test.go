@@ -11,6 +11,9 @@ import (
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/store"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
 const benchShards = 64
@@ -22,20 +25,8 @@ func benchHost(b *testing.B) *Host {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var seeds []Seed
-	for shard := range benchShards {
-		seeds = append(seeds, Seed{Shard: uint32(shard + 1), ID: 1, Voters: []uint64{1}})
-	}
-	if err := Bootstrap(engine, seeds); err != nil {
-		b.Fatal(err)
-	}
-	states, err := loadAll(engine, benchShards)
-	if err != nil {
-		b.Fatal(err)
-	}
-	cfg := HostConfig{Config: testConfig("a"), Now: func() int64 { return time.Now().UnixMilli() }}
-	cfg.Cache = store.NewCache(16 << 20)
-	h, err := NewHost(cfg, engine, states)
+	cfg := HostConfig{Config: benchConfig(), Now: func() int64 { return time.Now().UnixMilli() }}
+	h, err := NewHost(cfg, engine, benchReplicas(b, engine))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -101,21 +92,19 @@ func BenchmarkHost(b *testing.B) {
 	}
 }
 
-// BenchmarkTurn is a turn in which each of 64 shards applies one entry of one command and appends the next, without a disk.
+// BenchmarkTurn is a turn in which each of 64 shards applies an entry of one command and appends the next, on Pebble
+// without a disk.
 func BenchmarkTurn(b *testing.B) {
-	engine := store.OpenMemory()
-	var seeds []Seed
-	for shard := range benchShards {
-		seeds = append(seeds, Seed{Shard: uint32(shard + 1), ID: 1, Voters: []uint64{1}})
-	}
-	if err := Bootstrap(engine, seeds); err != nil {
-		b.Fatal(err)
-	}
-	states, err := loadAll(engine, benchShards)
+	engine, err := store.OpenPebble("store", store.Options{FS: vfs.NewMem()})
 	if err != nil {
 		b.Fatal(err)
 	}
-	core, err := New(testConfig("a"), engine, states)
+	defer func() {
+		if err := engine.Close(); err != nil {
+			b.Error(err)
+		}
+	}()
+	core, err := New(benchConfig(), engine, benchReplicas(b, engine))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -142,11 +131,44 @@ func BenchmarkTurn(b *testing.B) {
 	done := func(fsm.Result, error) {}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		cmd := request(fmt.Sprint(i % 1000))
+		cmd := request(fmt.Sprint(i))
 		for shard := uint32(1); shard <= benchShards; shard++ {
 			core.Propose(Proposal{Shard: shard, Command: cmd, Done: done})
 		}
 		turn()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchShards, "ns/shard")
+}
+
+// writer is a state machine that writes a row per request and one per entry, and reads nothing.
+type writer struct{}
+
+func (writer) Apply(s fsm.State, _ uint64, e *storagev1.Entry) ([]fsm.Result, fsm.Effects) {
+	for _, cmd := range e.Commands {
+		s.Set(append([]byte{ledgerCount}, cmd.RequestId...), []byte(cmd.RequestId))
+	}
+	s.Set([]byte{ledgerMeta}, pair(e.Term, 0))
+	return make([]fsm.Result, len(e.Commands)), fsm.Effects{}
+}
+
+func benchConfig() Config {
+	cfg := testConfig("a")
+	cfg.OpenMachine = func(uint32, fsm.Reader) Machine { return writer{} }
+	return cfg
+}
+
+func benchReplicas(b *testing.B, engine store.Engine) []ReplicaState {
+	b.Helper()
+	var seeds []Seed
+	for shard := range benchShards {
+		seeds = append(seeds, Seed{Shard: uint32(shard + 1), ID: 1, Voters: []uint64{1}})
+	}
+	if err := Bootstrap(engine, seeds); err != nil {
+		b.Fatal(err)
+	}
+	states, err := loadAll(engine, benchShards)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return states
 }

@@ -1,6 +1,11 @@
 package replica
 
-import "testing"
+import (
+	"slices"
+	"testing"
+
+	"go.etcd.io/raft/v3/raftpb"
+)
 
 // storm plays random events against a cluster and returns the first thing that is wrong.
 func storm(seed uint64, faults Faults) (*cluster, error) {
@@ -125,5 +130,46 @@ func TestClusterLosesItsLeader(t *testing.T) {
 	}
 	if len(c.acked) != 21 {
 		t.Fatalf("%d of 21 requests acknowledged", len(c.acked))
+	}
+}
+
+// A change of the group's configuration is an entry like others: it moves the majority, and stands on disk.
+func TestClusterChangesItsConfiguration(t *testing.T) {
+	seedElections(t, 3)
+	c, err := newCluster(3, Faults{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.settle(); err != nil {
+		t.Fatal(err)
+	}
+	leader := c.leader(1)
+	gone := c.members[leader.id%3]
+	change := &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{{
+		Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: &gone.id,
+	}}}
+	r := leader.core.byID[1]
+	if err := r.node.ProposeConfChange(change); err != nil {
+		t.Fatal(err)
+	}
+	leader.core.touch(r)
+	for range 10 {
+		c.round()
+	}
+	for _, m := range c.members {
+		if m == gone {
+			continue
+		}
+		m.engine = m.engine.Crash(m.engine.Unsynced())
+		s, _, err := Load(m.engine, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if voters := s.Voters(); len(voters) != 2 || slices.Contains(voters, gone.id) || s.ID != m.id {
+			t.Fatalf("store %d has voters %v, id %d", m.id, voters, s.ID)
+		}
+		if err := c.start(m); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

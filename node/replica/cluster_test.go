@@ -73,7 +73,7 @@ func (c *cluster) start(m *member) error {
 		return err
 	}
 	for i := range states {
-		if err := checkReplay(m.engine, states[i]); err != nil {
+		if err := checkReplay(m.engine, states[i], openLedger); err != nil {
 			return fmt.Errorf("%s: %w", storeName(m.id), err)
 		}
 		states[i].Stores = map[uint64]string{1: storeName(1), 2: storeName(2), 3: storeName(3)}
@@ -300,7 +300,7 @@ func (c *cluster) check() error {
 			}
 		}
 		for shard := uint32(1); shard <= simShards; shard++ {
-			if dump(m.engine, shard, ledgerCount) != dump(c.members[0].engine, shard, ledgerCount) {
+			if dump(m.engine, shard) != dump(c.members[0].engine, shard) {
 				return fmt.Errorf("shard %d: stores 1 and %d differ", shard, m.id)
 			}
 		}

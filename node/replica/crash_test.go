@@ -1,20 +1,36 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/store"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 const simShards = 3
 
+// disk is an engine that can crash.
+type disk interface {
+	store.Engine
+	// crashed returns what a restart finds; rng chooses how much of the unsynced writes survived.
+	crashed(rng *rand.Rand) (disk, error)
+}
+
+// memoryDisk is a disk without Pebble.
+type memoryDisk struct{ *store.Memory }
+
+func (d memoryDisk) crashed(rng *rand.Rand) (disk, error) {
+	return memoryDisk{d.Crash(rng.IntN(d.Unsynced() + 1))}, nil
+}
+
 // life is one store that runs, crashes and runs again, with what its callers were told.
 type life struct {
 	faults Faults
-	engine *store.Memory
+	engine disk
 	core   *Core
 	waits  []Turn
 	stamp  int64
@@ -26,8 +42,8 @@ type life struct {
 	crashes     int
 }
 
-func newLife(faults Faults) (*life, error) {
-	l := &life{faults: faults, engine: store.OpenMemory(), acked: map[string]uint32{}}
+func newLife(engine disk, faults Faults) (*life, error) {
+	l := &life{faults: faults, engine: engine, acked: map[string]uint32{}}
 	var seeds []Seed
 	for shard := uint32(1); shard <= simShards; shard++ {
 		seeds = append(seeds, Seed{Shard: shard, ID: 1, Voters: []uint64{1}})
@@ -45,7 +61,7 @@ func (l *life) start() error {
 		return err
 	}
 	for _, s := range states {
-		if err := checkReplay(l.engine, s); err != nil {
+		if err := checkReplay(l.engine, s, openLedger); err != nil {
 			return err
 		}
 	}
@@ -56,10 +72,18 @@ func (l *life) start() error {
 	return err
 }
 
-// crash loses the process and of the unsynced commits all but keep.
-func (l *life) crash(keep int) error {
+// crash loses the process and some of the unsynced writes.
+func (l *life) crash(rng *rand.Rand) error {
+	left, err := l.engine.crashed(rng)
+	if err != nil {
+		return err
+	}
+	return l.restart(left)
+}
+
+func (l *life) restart(left disk) error {
 	l.crashes++
-	l.engine = l.engine.Crash(keep)
+	l.engine = left
 	return l.start()
 }
 
@@ -145,9 +169,9 @@ func (l *life) check() error {
 }
 
 // live does a random life of one store and returns the first thing that is wrong with it.
-func live(seed uint64, faults Faults) (acked int, err error) {
+func live(seed uint64, engine disk, faults Faults) (acked int, err error) {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	l, err := newLife(faults)
+	l, err := newLife(engine, faults)
 	for step := 0; step < 400 && err == nil; step++ {
 		switch n := rng.IntN(100); {
 		case n < 45:
@@ -159,18 +183,18 @@ func live(seed uint64, faults Faults) (acked int, err error) {
 		case n < 97:
 			err = l.sync()
 		default:
-			if err = l.crash(rng.IntN(l.engine.Unsynced() + 1)); err == nil && rng.IntN(2) == 0 {
+			if err = l.crash(rng); err == nil && rng.IntN(2) == 0 {
 				err = l.check()
 			}
 		}
 	}
 	if err == nil {
-		err = l.crash(rng.IntN(l.engine.Unsynced() + 1))
+		err = l.crash(rng)
 	}
 	if err == nil {
 		err = l.check()
 	}
-	return len(l.acked), err
+	return len(l.acked), errors.Join(err, l.engine.Close())
 }
 
 // Whatever a store was doing when it crashed, and whatever of the unsynced writes survived: what was acknowledged is
@@ -178,7 +202,7 @@ func live(seed uint64, faults Faults) (acked int, err error) {
 func TestRandomCrashesLoseNothingAcknowledged(t *testing.T) {
 	acked := 0
 	for seed := range uint64(300) {
-		n, err := live(seed, Faults{})
+		n, err := live(seed, memoryDisk{store.OpenMemory()}, Faults{})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -195,17 +219,18 @@ func TestCrashAtEveryBoundary(t *testing.T) {
 	const steps = 60
 	for stop := range steps {
 		for keep := 0; ; keep++ {
-			l, err := newLife(Faults{})
+			engine := store.OpenMemory()
+			l, err := newLife(memoryDisk{engine}, Faults{})
 			for step := 0; step < stop && err == nil; step++ {
 				err = fixedStep(l, step)
 			}
 			if err != nil {
 				t.Fatalf("step %d: %v", stop, err)
 			}
-			if keep > l.engine.Unsynced() {
+			if keep > engine.Unsynced() {
 				break
 			}
-			if err = l.crash(keep); err == nil {
+			if err = l.restart(memoryDisk{engine.Crash(keep)}); err == nil {
 				err = l.check()
 			}
 			if err != nil {
@@ -234,12 +259,50 @@ func fixedStep(l *life, step int) error {
 func faultIsCaught(t *testing.T, faults Faults) {
 	t.Helper()
 	for seed := range uint64(100) {
-		if _, err := live(seed, faults); err != nil {
+		if _, err := live(seed, memoryDisk{store.OpenMemory()}, faults); err != nil {
 			t.Logf("seed %d: %v", seed, err)
 			return
 		}
 	}
 	t.Fatal("100 lives went by without a complaint")
+}
+
+// pebbleDisk is Pebble over a file system that forgets what was not synced.
+type pebbleDisk struct {
+	store.Engine
+	fs *vfs.MemFS
+}
+
+func openPebbleDisk(fs *vfs.MemFS) (disk, error) {
+	engine, err := store.OpenPebble("store", store.Options{FS: fs, CacheBytes: 1 << 20, MemTableBytes: 256 << 10})
+	return pebbleDisk{engine, fs}, err
+}
+
+func (d pebbleDisk) crashed(rng *rand.Rand) (disk, error) {
+	clone := d.fs.CrashClone(vfs.CrashCloneCfg{
+		UnsyncedDataPercent: rng.IntN(101), RNG: rand.New(rand.NewPCG(rng.Uint64(), 0)),
+	})
+	if err := d.Close(); err != nil {
+		return nil, err
+	}
+	return openPebbleDisk(clone)
+}
+
+// The same lives on Pebble, whose torn tails the file system makes up.
+func TestRandomCrashesOnPebbleLoseNothingAcknowledged(t *testing.T) {
+	for seed := range uint64(12) {
+		engine, err := openPebbleDisk(vfs.NewCrashableMem())
+		if err != nil {
+			t.Fatal(err)
+		}
+		acked, err := live(seed, engine, Faults{})
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if acked == 0 {
+			t.Fatalf("seed %d: nothing was acknowledged", seed)
+		}
+	}
 }
 
 func TestPlantedFaultReplyBeforeSyncIsCaught(t *testing.T) {

@@ -43,7 +43,8 @@ type HostConfig struct {
 	Listener Listener
 	// Send hands a frame to the transport and must not block; nil: there are no peers.
 	Send func(Frame)
-	// StopTimeout bounds how long Run goes on for what is in flight when it is asked to stop; 0: 5 s.
+	// StopTimeout bounds how long callers of what is in flight wait for it when Run is asked to stop; 0: 5 s. Run itself
+	// returns when the disk has answered every sync.
 	StopTimeout time.Duration
 }
 

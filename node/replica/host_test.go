@@ -34,10 +34,12 @@ func (r *recording) take() []string {
 	return lines
 }
 
-func (r *recording) OnEstablished(shard uint32, term uint64) { r.note("established %d at %d", shard, term) }
-func (r *recording) OnStepDown(shard uint32)                 { r.note("stepped down from %d", shard) }
-func (r *recording) Acquire(shard uint32, term uint64)       { r.note("acquire %d at %d", shard, term) }
-func (r *recording) Release(shard uint32)                    { r.note("release %d", shard) }
+func (r *recording) OnEstablished(shard uint32, term uint64) {
+	r.note("established %d at %d", shard, term)
+}
+func (r *recording) OnStepDown(shard uint32)           { r.note("stepped down from %d", shard) }
+func (r *recording) Acquire(shard uint32, term uint64) { r.note("acquire %d at %d", shard, term) }
+func (r *recording) Release(shard uint32)              { r.note("release %d", shard) }
 func (r *recording) OnApplied(shard uint32, e *fsm.Effects) {
 	r.note("applied %d stamped %d", shard, e.LatenessMS[0])
 }
@@ -260,6 +262,61 @@ func TestHostBoundsItsPipeline(t *testing.T) {
 		}
 		if err := rig.stopped(); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// Three hosts with peers are more of the same: frames instead of nothing.
+func TestThreeHostsServeOneShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores := map[uint64]string{1: "a", 2: "b", 3: "c"}
+		hosts := map[string]*Host{}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, len(stores))
+		for id, name := range stores {
+			engine := store.OpenMemory()
+			if err := Bootstrap(engine, []Seed{{Shard: 1, ID: id, Voters: []uint64{1, 2, 3}}}); err != nil {
+				t.Fatal(err)
+			}
+			states, err := loadAll(engine, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			states[0].Stores = stores
+			cfg := HostConfig{Config: testConfig(name), Now: func() int64 { return 1 }}
+			cfg.Send = func(f Frame) { hosts[f.To].Receive(f) }
+			if hosts[name], err = NewHost(cfg, engine, states); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, h := range hosts {
+			go func() { ended <- h.Run(ctx) }()
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		served := 0
+		for name, h := range hosts {
+			_, err := h.Do(ctx, 1, request(name))
+			var elsewhere *NotLeaderError
+			switch {
+			case err == nil:
+				served++
+				err = h.Read(ctx, 1, false)
+			case errors.As(err, &elsewhere):
+				_, err = hosts[elsewhere.Store].Do(ctx, 1, request("for "+name))
+			}
+			if err != nil {
+				t.Errorf("store %s: %v", name, err)
+			}
+		}
+		if served != 1 {
+			t.Errorf("%d of 3 stores serve the shard", served)
+		}
+		stop()
+		for range hosts {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

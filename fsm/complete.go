@@ -75,7 +75,7 @@ func (a *apply) settle(e *storagev1.Execution, c *storagev1.Completion, digest u
 	case storagev1.Outcome_OUTCOME_RELEASED:
 		// Not counted: the next delivery has the same number.
 		e.Attempt--
-		a.waitUntil(e, at, a.stamp, storagev1.EventType_EVENT_TYPE_RETRYING)
+		a.again(e, at, nil)
 	case storagev1.Outcome_OUTCOME_SNOOZED:
 		// Attempt numbers go on, the budget is not used.
 		e.BudgetBase++
@@ -101,18 +101,21 @@ func (a *apply) settle(e *storagev1.Execution, c *storagev1.Completion, digest u
 
 // waitUntil lets e wait for its next attempt, or makes it ready at once when there is nothing to wait for.
 func (a *apply) waitUntil(e *storagev1.Execution, at *storagev1.Attempt, untilMS int64, event storagev1.EventType) {
-	if a.m.stopOf(e) == storagev1.JobState_JOB_STATE_DELETED {
-		at.State = storagev1.ExecutionState_EXECUTION_STATE_CANCELLED
-		a.putEnded(e, at.State)
-		return
-	}
-	if untilMS <= a.stamp {
-		at.State = storagev1.ExecutionState_EXECUTION_STATE_READY
-		a.admit(e, nil)
+	if untilMS <= a.stamp || a.m.stopOf(e) == storagev1.JobState_JOB_STATE_DELETED {
+		a.again(e, at, nil)
 		return
 	}
 	at.State = storagev1.ExecutionState_EXECUTION_STATE_RETRYING
 	a.putRetrying(e, untilMS, event)
+}
+
+// again lets e run again at once, unless its job is deleted.
+func (a *apply) again(e *storagev1.Execution, at *storagev1.Attempt, d *matcher) {
+	at.State = storagev1.ExecutionState_EXECUTION_STATE_READY
+	if a.m.stopOf(e) == storagev1.JobState_JOB_STATE_DELETED {
+		at.State = storagev1.ExecutionState_EXECUTION_STATE_CANCELLED
+	}
+	a.admit(e, d)
 }
 
 // completeCancelled ends an execution whose holder was told to stop. Whatever it says, cancelled is what it is: a success
@@ -166,6 +169,7 @@ func (a *apply) completeStale(c *storagev1.Completion, id *Identity) Item {
 		a.putLate(e, c, digest)
 		return Item{State: e.State, Refusal: refuse(FailedPrecondition, "this lease was completed with another outcome")}
 	}
+	a.meta.StaleTotal++
 	a.putLate(e, c, digest)
 	return Item{State: e.State, Refusal: refuse(FailedPrecondition, "lease token %d is no longer valid", c.Fencing)}
 }
@@ -173,7 +177,6 @@ func (a *apply) completeStale(c *storagev1.Completion, id *Identity) Item {
 // putLate records a word that was refused, with the outcome it reported, in a row of its own: the execution is not
 // touched.
 func (a *apply) putLate(e *storagev1.Execution, c *storagev1.Completion, digest uint64) {
-	a.meta.StaleTotal++
 	id := IdentityOf(e)
 	late := &storagev1.Execution{
 		Incarnation: e.Incarnation, Kind: e.Kind, NominalMs: e.NominalMs, Discriminator: e.Discriminator,

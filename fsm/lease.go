@@ -176,6 +176,7 @@ func (a *apply) lose(e *storagev1.Execution, d *matcher) {
 	a.dropLease(e)
 	switch {
 	case cancelled:
+		at.State = storagev1.ExecutionState_EXECUTION_STATE_CANCELLED
 		a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_CANCELLED)
 	case budgetSpent(e):
 		e.Error = "lease lost"
@@ -183,8 +184,7 @@ func (a *apply) lose(e *storagev1.Execution, d *matcher) {
 		a.putDead(e)
 	default:
 		a.meta.RetriedTotal++
-		at.State = storagev1.ExecutionState_EXECUTION_STATE_READY
-		a.admit(e, d)
+		a.again(e, at, d)
 	}
 }
 

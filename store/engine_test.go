@@ -212,6 +212,23 @@ func TestAClosedEngineSaysSo(t *testing.T) {
 	})
 }
 
+func TestEnginesCountTheirReads(t *testing.T) {
+	forEachEngine(t, func(t *testing.T, open func(rapid.TB) store.Engine) {
+		engine := open(t)
+		defer mustClose(t, engine)
+		write(t, engine, func(b store.Batch) { b.Set([]byte("k"), []byte("v")) })
+		for range 3 {
+			if _, _, err := engine.Get([]byte("k")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		contents(t, engine, nil, nil)
+		if m := engine.Metrics(); m.Gets != 3 || m.Iters != 1 {
+			t.Errorf("%d gets, %d iterators; want 3 and 1", m.Gets, m.Iters)
+		}
+	})
+}
+
 func TestCloseReportsAnIteratorLeftOpen(t *testing.T) {
 	forEachEngine(t, func(t *testing.T, open func(rapid.TB) store.Engine) {
 		engine := open(t)

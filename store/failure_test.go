@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -122,6 +124,30 @@ func fillOneMemTable(t *testing.T, engine store.Engine, value []byte) {
 			return
 		}
 	}
+}
+
+// TestAFullDiskWhenTheLogRotatesEndsTheProcessWithTheReason runs itself as a process of its own, as Pebble leaves it no
+// other way out.
+func TestAFullDiskWhenTheLogRotatesEndsTheProcessWithTheReason(t *testing.T) {
+	const child = "CARILLON_TEST_FULL_DISK"
+	if os.Getenv(child) == "" {
+		self := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		self.Env = append(os.Environ(), child+"=1")
+		out, err := self.CombinedOutput()
+		if want := "fatal: create log of store: no space left on device\n"; string(out) != want || self.ProcessState.ExitCode() != 3 {
+			t.Errorf("got %q, %v; want %q and exit code 3", out, err, want)
+		}
+		return
+	}
+	f := &fault{err: syscall.ENOSPC, match: func(op errorfs.Op) bool {
+		return isLog(op) && (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite)
+	}}
+	engine := openPebble(t, errorfs.Wrap(vfs.NewMem(), f), func(err error) {
+		fmt.Printf("fatal: %v\n", err)
+		os.Exit(3)
+	})
+	f.on.Store(true)
+	fillOneMemTable(t, engine, make([]byte, 1_000))
 }
 
 func TestAReadErrorFailsTheEngine(t *testing.T) {

@@ -23,9 +23,9 @@ type Options struct {
 	// Logger takes Pebble's own lines: its routine at debug, its complaints at warn. The default drops them.
 	Logger *slog.Logger
 	// OnFatal is called once, on any goroutine and perhaps inside Pebble's locks, when the engine fails with nobody to
-	// return the error to: a flush or compaction that cannot write, a checksum that does not match, a disk that hangs. It must
-	// end the process and must not call the engine. If it returns, everything after it fails, and Commit and Close may block.
-	// The default panics.
+	// return the error to: a flush, a compaction or a new log file that cannot be written, a checksum that does not match, a
+	// disk that hangs. It must end the process (os.Exit: Pebble does not survive unwinding) and must not call the engine. If
+	// it returns, everything after it fails, and Commit and Close may block or panic. The default panics.
 	OnFatal func(error)
 }
 
@@ -120,6 +120,13 @@ func (o *Options) listener(p *Pebble) pebble.EventListener {
 	}
 	routine.DataCorruption = func(info pebble.DataCorruptionInfo) {
 		p.fatal(fmt.Errorf("read store: %w: %s", pebble.ErrCorruption, info))
+	}
+	created := routine.WALCreated
+	routine.WALCreated = func(info pebble.WALCreateInfo) {
+		created(info)
+		if info.Err != nil {
+			p.fatal(fmt.Errorf("create log of store: %w", info.Err))
+		}
 	}
 	routine.DiskSlow = func(info pebble.DiskSlowInfo) {
 		if info.Duration >= diskHung {

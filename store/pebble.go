@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"runtime"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -24,8 +23,6 @@ type Pebble struct {
 	// failure is the first error, for good. It is ErrClosed after Close.
 	failure atomic.Pointer[error]
 	onFatal func(error)
-	// jammed says that Pebble panicked inside a commit: it may hold its locks and cannot be closed.
-	jammed atomic.Bool
 
 	gets, iters, stalls atomic.Uint64
 }
@@ -150,20 +147,8 @@ func (p *Pebble) Commit(b Batch, sync bool) (wait func() error, err error) {
 	return nil, nil
 }
 
-// apply commits a batch. Pebble panics when it cannot write its log; that is an I/O error to us, not a bug.
-func (p *Pebble) apply(b *pebbleBatch, sync bool) (err error) {
-	defer func() {
-		switch cause := recover().(type) {
-		case nil:
-		case runtime.Error:
-			panic(cause)
-		case error:
-			p.jammed.Store(true)
-			err = cause
-		default:
-			panic(cause)
-		}
-	}()
+// apply commits a batch. Where Pebble cannot go on with its log it panics, past all recovery; OnFatal has been told before.
+func (p *Pebble) apply(b *pebbleBatch, sync bool) error {
 	if b.err != nil {
 		return b.err
 	}
@@ -213,9 +198,6 @@ func (p *Pebble) Close() error {
 	closed := error(ErrClosed)
 	if before := p.failure.Swap(&closed); before != nil && errors.Is(*before, ErrClosed) {
 		return fmt.Errorf("close store: %w", ErrClosed)
-	}
-	if p.jammed.Load() {
-		return errors.New("close store: Pebble stopped inside a commit; its files stay open until the process ends")
 	}
 	if err := errors.Join(p.db.Close(), p.release()); err != nil {
 		return fmt.Errorf("close store: %w", err)

@@ -141,6 +141,22 @@ func TestAScanMayScan(t *testing.T) {
 	}
 }
 
+func TestALargeTurnLeavesNothingBehind(t *testing.T) {
+	engine := store.OpenMemory()
+	shard := store.NewShard(engine, 1, store.NewCache(0))
+	for i := range 5_000 {
+		set(shard, fmt.Sprintf("k%d", i), "v")
+	}
+	commit(t, engine, shard)
+	commit(t, engine, shard)
+	if c := shard.Counters(); c.KeyWrites != 5_000 {
+		t.Errorf("%d key writes", c.KeyWrites)
+	}
+	if n := len(rowsOf(shard, nil, nil)); n != 5_000 {
+		t.Errorf("%d rows", n)
+	}
+}
+
 func TestRowsHandedOutStayAsTheyWere(t *testing.T) {
 	engine := store.OpenMemory()
 	shard := store.NewShard(engine, 1, store.NewCache(0))

@@ -260,6 +260,7 @@ func (n *Node) run(ctx context.Context) error {
 		{"housekeeping", n.housekeep},
 		{"heartbeat", n.beat},
 		{"slot map", n.watchMap},
+		{"address", n.announce},
 	} {
 		group.Go(func() error {
 			if err := part.run(groupCtx); err != nil && groupCtx.Err() == nil {
@@ -272,15 +273,27 @@ func (n *Node) run(ctx context.Context) error {
 	defer stopServing()
 	stop := context.AfterFunc(groupCtx, stopServing) // a part that failed ends the node
 	defer stop()
-	if err := n.web.publish(n.cfg.DataDir); err != nil {
-		return err
-	}
 	n.logger.Info("serving", "address", n.web.listener.Addr().String(), "data", filepath.Clean(n.cfg.DataDir),
 		"shards", len(n.slots.shards), "version", Version)
 	err := n.web.serve(serving, routes(n.api, registry, n.notReady), n.cfg.ShutdownTimeout/2)
 	n.dispatcher.Stop()
 	stopBackground()
 	return errors.Join(err, group.Wait())
+}
+
+// announce writes the address file once the node can take part: scripts wait for it.
+func (n *Node) announce(ctx context.Context) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for len(n.notReady()) > 0 {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+	n.logger.Info("ready", "after", time.Since(n.started).Round(time.Millisecond).String())
+	return n.web.publish(n.cfg.DataDir)
 }
 
 // close lets go of what open took, in reverse.

@@ -31,7 +31,8 @@ func runAcceptOne(ctx context.Context, s *session) ([]Result, error) {
 	plain := newPlainAPI(s.base, oneProducers)
 	defer plain.close()
 	raw, err := s.acceptOnePhase(ctx, "raw", func(ctx context.Context, c *creates, i int, req *carillonv1.CreateJobRequest) error {
-		return createOne(ctx, plain, c, i, req)
+		_, err := createOne(ctx, plain, c, i, req)
+		return err
 	})
 	if err != nil {
 		return nil, err

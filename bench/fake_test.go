@@ -83,6 +83,7 @@ func (f *fake) handler() http.Handler {
 	mux.Handle(carillonv1connect.NewJobServiceHandler(f))
 	mux.Handle(carillonv1connect.NewWorkerServiceHandler(f))
 	mux.Handle(carillonv1connect.NewClusterServiceHandler(f))
+	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -38,17 +38,16 @@ type prober struct {
 // prepare creates the jobs that are read later.
 func (p *prober) prepare(ctx context.Context) error {
 	far := at(time.Now().Add(farAhead))
-	known := p.session.plan(probeJobs, far)
 	p.fresh = p.session.plan(maxProbes, far)
+	c := &creates{plan: p.session.plan(probeJobs, far), print: &p.session.print}
 	for i := range probeJobs {
 		req := &carillonv1.CreateJobRequest{}
-		known.fill(req, i)
-		resp, err := p.api.jobs.CreateJob(ctx, connect.NewRequest(req))
+		c.plan.fill(req, i)
+		id, err := createOne(ctx, p.api, c, i, req)
 		if err != nil {
 			return fmt.Errorf("prepare probes: %w", err)
 		}
-		p.session.print.add(resp.Msg.GetTenant(), resp.Msg.GetId())
-		p.known = append(p.known, &carillonv1.GetJobRequest{Id: resp.Msg.GetId(), Tenant: resp.Msg.GetTenant()})
+		p.known = append(p.known, &carillonv1.GetJobRequest{Id: id, Tenant: req.GetJob().GetTenant()})
 	}
 	return nil
 }

@@ -187,20 +187,20 @@ func createEach(ctx context.Context, producers int, p *plan,
 	return group.Wait()
 }
 
-// createOne creates a job by a call of its own, again as long as that may help.
-func createOne(ctx context.Context, a *api, c *creates, i int, req *carillonv1.CreateJobRequest) error {
+// createOne creates a job by a call of its own, again as long as that may help, and returns its id.
+func createOne(ctx context.Context, a *api, c *creates, i int, req *carillonv1.CreateJobRequest) (id string, err error) {
 	for start := time.Now(); ; {
 		resp, err := a.jobs.CreateJob(ctx, connect.NewRequest(req))
 		if err == nil {
 			c.accepted(i, resp.Msg.GetTenant(), resp.Msg.GetId())
-			return nil
+			return resp.Msg.GetId(), nil
 		}
 		if !worthRetrying(ctx, err) || time.Since(start) > retryLimit {
-			return err
+			return "", err
 		}
 		hint, _ := retryHint(err)
 		if err := wait(ctx, max(hint, retryPause)); err != nil {
-			return err
+			return "", err
 		}
 	}
 }

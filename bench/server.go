@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 const (
 	startLimit = 2 * time.Minute  // from start to the address file; a large store may take its time
 	stopLimit  = 60 * time.Second // from SIGTERM to the end
+	readyEvery = 10 * time.Millisecond
 )
 
 // server is a real server in a process of its own, with default settings on a temporary directory.
@@ -89,6 +91,36 @@ func (s *server) awaitAddress(ctx context.Context, file string) error {
 		case <-ctx.Done():
 			return fmt.Errorf("start server: no address in %s: %w; its last output:\n%s", file, ctx.Err(), s.output)
 		case <-poll.C:
+		}
+	}
+}
+
+// ready returns once the server says that it fires and serves: a server that has only just begun to listen may refuse.
+func (s *server) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	url := "http://" + s.addr + "/readyz"
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return fmt.Errorf("await ready server: %w", err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err == nil {
+			if err := resp.Body.Close(); err != nil {
+				return fmt.Errorf("await ready server: %w", err)
+			}
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = errors.New(resp.Status)
+		}
+		select {
+		case <-s.exited:
+			return fmt.Errorf("await ready server: it ended (%v); its last output:\n%s", s.exitErr, s.output)
+		case <-ctx.Done():
+			return fmt.Errorf("await ready server: %w; its last answer: %w; its last output:\n%s", ctx.Err(), err, s.output)
+		case <-time.After(readyEvery):
 		}
 	}
 }

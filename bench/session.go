@@ -75,6 +75,9 @@ func runOnce(ctx context.Context, c Config, w *workload) (results []Result, err 
 		if err := s.server.start(ctx); err != nil {
 			return nil, err
 		}
+		if err := s.server.ready(ctx); err != nil {
+			return nil, err
+		}
 		base = s.server.addr
 	} else {
 		s.queuePrefix = "bench-" + strconv.FormatUint(rand.Uint64(), 36) + "-"

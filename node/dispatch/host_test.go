@@ -38,6 +38,8 @@ type host struct {
 	turn    time.Duration
 	wake    chan struct{}
 	mayFire atomic.Bool
+	// pause, if not nil, is called between rows that are read.
+	pause func()
 	// held: proposals stay in the mailbox.
 	held atomic.Bool
 
@@ -75,7 +77,29 @@ func (h *host) signal() {
 	}
 }
 
-func (h *host) Rows(shard uint32) dispatch.Rows { return store.NewReader(h.engine, shard) }
+func (h *host) Rows(shard uint32) dispatch.Rows {
+	rows := store.NewReader(h.engine, shard)
+	if h.pause == nil {
+		return rows
+	}
+	return slowRows{rows, h.pause}
+}
+
+// slowRows lets things happen while rows are read, which show them as they were when the scan began.
+type slowRows struct {
+	*store.Reader
+	pause func()
+}
+
+func (r slowRows) Scan(start, end []byte, fn func(key, value []byte) bool) {
+	r.pause()
+	r.Reader.Scan(start, end, func(key, value []byte) bool {
+		r.pause()
+		more := fn(key, value)
+		r.pause()
+		return more
+	})
+}
 
 func (h *host) ShardOf(tenant, jobID string) uint32 {
 	return uint32(fsm.Slot(tenant, jobID)) % uint32(len(h.shards))
@@ -290,7 +314,7 @@ func (h *host) create(jobs ...job) {
 			CatchUp:  storagev1.CatchUp_CATCH_UP_ALL, CatchUpWindowMs: 1 << 40,
 			Template: &storagev1.Template{
 				Queue: j.queue, Priority: j.priority, FairnessKey: j.fairness, LeaseMs: 30_000,
-				Retry: &storagev1.RetryPolicy{MaxAttempts: 3, FirstDelayMs: 1000, FactorThousandths: 2000, MaxDelayMs: 60_000},
+				Retry: &storagev1.RetryPolicy{MaxAttempts: 1000, FirstDelayMs: 1000, FactorThousandths: 2000, MaxDelayMs: 60_000},
 			},
 		})
 	}

@@ -133,8 +133,12 @@ func TestADamagedMapIsNoMap(t *testing.T) {
 	must(t, err)
 }
 
+// shortTTL is the shortest lease that etcd grants us.
+const shortTTL = 2 * time.Second
+
 func TestALeaseWithoutBeatsLapses(t *testing.T) {
-	p := openEtcdTTL(t, startServer(t, ServerConfig{Dir: t.TempDir()}), time.Second)
+	t.Parallel()
+	p := openEtcdTTL(t, startServer(t, ServerConfig{Dir: t.TempDir()}), shortTTL)
 	_, err := p.Register(t.Context(), store("a", 1))
 	must(t, err)
 	running(t, p.Run)
@@ -149,9 +153,9 @@ func TestALeaseWithoutBeatsLapses(t *testing.T) {
 }
 
 func TestALeaseWithBeatsOutlivesItsTTL(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, ServerConfig{Dir: t.TempDir()})
-	// Long enough for a machine that stalls.
-	p := openEtcdTTL(t, server, 2*time.Second)
+	p := openEtcdTTL(t, server, 2*shortTTL)
 	_, err := p.Register(t.Context(), store("a", 1))
 	must(t, err)
 	running(t, p.Run)
@@ -160,7 +164,7 @@ func TestALeaseWithBeatsOutlivesItsTTL(t *testing.T) {
 	beat := time.NewTicker(p.session.ttl / 10)
 	defer beat.Stop()
 	for boot := range 3 {
-		_, err := openEtcdTTL(t, server, time.Second).Register(t.Context(), store("b", uint64(boot)+1))
+		_, err := openEtcdTTL(t, server, shortTTL).Register(t.Context(), store("b", uint64(boot)+1))
 		must(t, err)
 		gone := server.Client().Watch(t.Context(), keyLive+"b", clientv3.WithFilterPut())
 		for ended := false; !ended; {
@@ -210,6 +214,7 @@ func (b *brittle) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 }
 
 func TestAWatchThatBreaksMissesNothing(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, ServerConfig{Dir: t.TempDir()})
 	server.Client().Watcher = &brittle{Watcher: server.Client().Watcher}
 	p := openEtcd(t, server)

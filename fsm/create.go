@@ -95,7 +95,7 @@ func (a *apply) placeNewJob(j *storagev1.Job, c *storagev1.CreateJob) *Refusal {
 	if !ok {
 		return refuseField("schedule.every", "has no occurrence from now on")
 	}
-	j.FirstMs, j.WatermarkMs = first, first-1
+	j.FirstMs, j.WatermarkMs = first, min(first-1, a.stamp)
 	j.Template = a.storeTemplate(c.Template, c.Tenant, c.JobId, j)
 	if !c.Paused {
 		a.putRecurring(c.Tenant, c.JobId, j, first)

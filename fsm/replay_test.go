@@ -3,7 +3,6 @@ package fsm
 import (
 	"fmt"
 	"maps"
-	"testing"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
@@ -23,7 +22,7 @@ func newReplay() *replay {
 
 func jobOf(e *storagev1.Event) string { return fmt.Sprintf("%s/%s/%d", e.Tenant, e.JobId, e.Incarnation) }
 
-func (r *replay) apply(t testing.TB, rec *storagev1.EventRecord) {
+func (r *replay) apply(t failer, rec *storagev1.EventRecord) {
 	t.Helper()
 	if rec.AtMs < r.lastMS {
 		t.Fatalf("event record of %d behind one of %d", rec.AtMs, r.lastMS)
@@ -34,7 +33,7 @@ func (r *replay) apply(t testing.TB, rec *storagev1.EventRecord) {
 	}
 }
 
-func (r *replay) event(t testing.TB, e *storagev1.Event) {
+func (r *replay) event(t failer, e *storagev1.Event) {
 	t.Helper()
 	job := jobOf(e)
 	id := Identity{e.Tenant, e.JobId, e.Incarnation, e.Kind, e.NominalMs, e.Discriminator}
@@ -78,7 +77,7 @@ func (r *replay) event(t testing.TB, e *storagev1.Event) {
 }
 
 // compare holds the replayed states against the rows. Executions that have ended are left out: they go with retention.
-func (r *replay) compare(t testing.TB, s *memState) {
+func (r *replay) compare(t failer, s *memState) {
 	t.Helper()
 	jobs, executions := map[string]string{}, map[Identity]string{}
 	for _, k := range s.keys {

@@ -132,12 +132,13 @@ func validEvery(e *storagev1.Every) *Refusal {
 }
 
 // firstOf is the first nominal instant of a new or changed interval schedule: after now, or at its start if that is not
-// past.
+// past, and always above the watermark.
 func firstOf(j *storagev1.Job, nowMS int64) (at int64, ok bool) {
+	from := nowMS + 1
 	if start := j.Schedule.Every.StartMs; start >= nowMS {
-		return nextOf(j, start-1)
+		from = start
 	}
-	return nextOf(j, nowMS)
+	return nextOf(j, max(from-1, j.WatermarkMs))
 }
 
 // retryDelay is the wait before the attempt after number n of a budget: min(first * factor^(n-1), max), spread by jitter.

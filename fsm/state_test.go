@@ -5,10 +5,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
-	"testing"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
+
+// failer is a test: *testing.T or *rapid.T.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
 
 // memState is a shard's rows in a sorted slice. It counts what it is asked for, and hands out copies that it spoils
 // at the next write: whoever keeps one is found out.
@@ -126,7 +131,7 @@ func (s *memState) hash() string {
 }
 
 // checkInvariants recounts what meta counts and checks what must hold of the rows after every entry.
-func checkInvariants(t testing.TB, s *memState) {
+func checkInvariants(t failer, s *memState) {
 	t.Helper()
 	meta := ReadMeta(s)
 	var n storagev1.Meta
@@ -168,7 +173,7 @@ func checkInvariants(t testing.TB, s *memState) {
 				retryTimers++
 			}
 			if _, err := DecodeTimer(key, value); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%v", err)
 			}
 		case KindReady:
 			n.Ready++

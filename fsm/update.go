@@ -166,8 +166,8 @@ func (u *update) check() *Refusal {
 	if isOneShot(j) {
 		return nil
 	}
-	probe := &storagev1.Job{Schedule: u.schedule, Runs: j.Runs}
-	if _, ok := firstOf(probe, max(u.stamp, j.WatermarkMs)); !ok {
+	probe := &storagev1.Job{Schedule: u.schedule, Runs: j.Runs, WatermarkMs: j.WatermarkMs}
+	if _, ok := firstOf(probe, u.stamp); !ok {
 		return refuseField("schedule.every", "has no occurrence from now on")
 	}
 	return nil
@@ -301,14 +301,15 @@ func (u *update) moveRecurring(paused bool) {
 		u.s.Delete(timerJobKey(j.NextMs, TimerRecurring, tenant, jobID))
 		j.NextMs = 0
 	}
-	next, ok := firstOf(j, max(u.stamp, j.WatermarkMs))
+	next, ok := firstOf(j, u.stamp)
 	if !ok {
 		// The occurrences that closeOldSchedule made have used up the runs.
 		j.State = storagev1.JobState_JOB_STATE_FINISHED
 		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_FINISHED, tenant, jobID, j.Incarnation, j.Version)
 		return
 	}
-	j.WatermarkMs = next - 1
+	// Not beyond now: the next change may want an earlier instant than this one's first.
+	j.WatermarkMs = max(j.WatermarkMs, min(next-1, u.stamp))
 	if paused {
 		return
 	}

@@ -46,7 +46,13 @@ func (c *Core) applyEntry(r *replica, e *raftpb.Entry) error {
 	if err != nil {
 		return err
 	}
-	results, effects := r.machine.Apply(&r.state, e.GetIndex(), entry)
+	var results []fsm.Result
+	var effects fsm.Effects
+	err = guard(r.rows, func() { results, effects = r.machine.Apply(&r.state, e.GetIndex(), entry) })
+	if err != nil {
+		r.flight = mine // its callers are still to be answered
+		return err
+	}
 	if len(results) != len(entry.Commands) {
 		panic(fmt.Sprintf("replica: shard %d: %d results of %d commands", r.shard, len(results), len(entry.Commands)))
 	}
@@ -61,10 +67,36 @@ func (c *Core) applyEntry(r *replica, e *raftpb.Entry) error {
 	for i, p := range mine.proposals {
 		c.out.Results = append(c.out.Results, Delivery{done: p.Done, result: results[i]})
 	}
+	// They share the queue's memory, which may live on.
+	clear(mine.proposals)
 	if mine.leaderStart {
 		r.lead.started = true
 		c.establish(r)
 	}
+	return nil
+}
+
+// guard runs a piece of a state machine and returns as an error what stops the shard without being our own mistake: rows
+// that could not be read, are corrupt, or are a newer binary's. What a machine computes after a failed read means nothing,
+// a panic included.
+func guard(rows *store.Shard, fn func()) (err error) {
+	defer func() {
+		p := recover()
+		if ioErr := rows.Err(); ioErr != nil {
+			err = ioErr
+			return
+		}
+		switch p := p.(type) {
+		case nil:
+		case fsm.CorruptRow:
+			err = p
+		case fsm.UnsupportedLevel:
+			err = p
+		default:
+			panic(p)
+		}
+	}()
+	fn()
 	return nil
 }
 

@@ -64,7 +64,7 @@ func storm(seed uint64, faults Faults) (*cluster, error) {
 // hash chains at equal indexes, every acknowledgement durable on a majority, reads current, nothing acknowledged lost.
 func TestClusterSurvivesAStorm(t *testing.T) {
 	acked, reads := 0, 0
-	for seed := range uint64(150) {
+	for seed := range uint64(100) {
 		seedElections(t, seed)
 		c, err := storm(seed, Faults{})
 		if err != nil {
@@ -80,14 +80,14 @@ func TestClusterSurvivesAStorm(t *testing.T) {
 }
 
 func TestPlantedFaultReplyBeforeSyncIsCaughtByACluster(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(100) {
 		seedElections(t, seed)
 		if _, err := storm(seed, Faults{ReplyBeforeSync: true}); err != nil {
 			t.Logf("seed %d: %v", seed, err)
 			return
 		}
 	}
-	t.Fatal("150 storms went by without a complaint")
+	t.Fatal("100 storms went by without a complaint")
 }
 
 // The plain story: three replicas elect, replicate, lose their leader, elect another, and nothing is lost.

@@ -201,7 +201,7 @@ func live(seed uint64, engine disk, faults Faults) (acked int, err error) {
 // there once, and the state is the replay of the log.
 func TestRandomCrashesLoseNothingAcknowledged(t *testing.T) {
 	acked := 0
-	for seed := range uint64(300) {
+	for seed := range uint64(150) {
 		n, err := live(seed, memoryDisk{store.OpenMemory()}, Faults{})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/store"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
 // solo is a store with one shard, shard 1, of which it has the only replica. Events are written down, and the control
@@ -316,6 +319,43 @@ func TestFailedEngineEndsTheCore(t *testing.T) {
 		d.Deliver()
 	}
 	s.wantGot("doomed: " + ErrAmbiguous.Error())
+}
+
+// breaking is a state machine that panics with what it is told to.
+type breaking struct{ with *any }
+
+func (b breaking) Apply(fsm.State, uint64, *storagev1.Entry) ([]fsm.Result, fsm.Effects) {
+	if *b.with != nil {
+		panic(*b.with)
+	}
+	return make([]fsm.Result, 1), fsm.Effects{}
+}
+
+// Rows that cannot be vouched for end the core with an error; our own mistakes with a panic.
+func TestBrokenRowsEndTheCore(t *testing.T) {
+	for _, with := range []any{fsm.CorruptRow{Key: []byte("m")}, fsm.UnsupportedLevel{Level: 99}, "own mistake"} {
+		var planted any
+		s := newSolo(t, func(c *Config) {
+			c.OpenMachine = func(uint32, fsm.Reader) Machine { return breaking{&planted} }
+		}).established()
+		planted = with
+		s.propose("x")
+		s.turn()
+		err, panicked := turnOrPanic(s.core)
+		want, isError := with.(error)
+		if isError && (err == nil || panicked != nil || !strings.Contains(err.Error(), want.Error())) {
+			t.Errorf("%v: turn returned %v, panicked with %v", with, err, panicked)
+		}
+		if !isError && panicked != with {
+			t.Errorf("%v: turn returned %v, panicked with %v", with, err, panicked)
+		}
+	}
+}
+
+func turnOrPanic(core *Core) (err error, panicked any) {
+	defer func() { panicked = recover() }()
+	_, err = core.Turn(1)
+	return err, nil
 }
 
 // The log is kept within its budget, never above what is applied, and a restart goes on from what is left.

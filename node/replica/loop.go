@@ -134,7 +134,7 @@ func (h *Host) dispatch(e Event) {
 			listener.OnStepDown(e.Shard)
 		}
 	case Established:
-		h.cfg.Logger.Info("shard established", "shard", e.Shard, "term", e.Term)
+		h.cfg.Logger.Debug("shard established", "shard", e.Shard, "term", e.Term)
 		if listener != nil {
 			listener.OnEstablished(e.Shard, e.Term)
 		}

@@ -81,6 +81,9 @@ func (c *Core) proposeNext(r *replica, stampMS int64) {
 	if !r.propose(f, data) {
 		return
 	}
+	for i := range batch {
+		batch[i].Encoded = nil
+	}
 	r.queue.drop(len(batch), bytes)
 	c.queuedBytes -= bytes
 	c.countEntry(len(batch), len(data))

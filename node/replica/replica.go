@@ -66,8 +66,7 @@ func openReplica(c *Core, s ReplicaState) (*replica, error) {
 		r.campaignIn = 0
 	}
 	r.state.rows = r.rows
-	r.machine = c.cfg.OpenMachine(s.Shard, r.rows)
-	if err := r.rows.Err(); err != nil {
+	if err := guard(r.rows, func() { r.machine = c.cfg.OpenMachine(s.Shard, r.rows) }); err != nil {
 		return nil, fmt.Errorf("open state machine: %w", err)
 	}
 	node, err := raft.NewRawNode(&raft.Config{

@@ -45,7 +45,8 @@ func (c *Core) largestLog() *replica {
 	return largest
 }
 
-// truncatable is the last index whose row nobody here needs any more.
+// truncatable is the last index whose row nobody needs any more, as far as is known here: a follower does not know what the
+// others have, so that its successor as leader may have to bring them up by a snapshot.
 func (r *replica) truncatable() uint64 {
 	limit := r.applied.index
 	if r.lead != nil {

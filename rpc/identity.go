@@ -24,14 +24,17 @@ func newID() string {
 // deriveID computes an id from a domain and the parts that identify it. Parts are length-prefixed, so that no two lists
 // of parts encode alike. The result is a promise: retries meet the same job only as long as it does not change.
 func deriveID(domain string, parts ...string) string {
-	h := sha256.New()
-	var length [8]byte
-	for _, part := range append([]string{"carillon/" + domain + "/1"}, parts...) {
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		h.Write(length[:])
-		h.Write([]byte(part))
+	var buf [512]byte
+	b := appendPart(buf[:0], "carillon/"+domain+"/1")
+	for _, part := range parts {
+		b = appendPart(b, part)
 	}
-	return idEncoding.EncodeToString(h.Sum(nil)[:16])
+	sum := sha256.Sum256(b)
+	return idEncoding.EncodeToString(sum[:16])
+}
+
+func appendPart(b []byte, part string) []byte {
+	return append(binary.BigEndian.AppendUint64(b, uint64(len(part))), part...)
 }
 
 // jobIDFromKey is the id of a job that was created with a key and without an id.
@@ -55,20 +58,20 @@ func discriminatorFromKey(key string) string {
 
 // marshaler is a storage message: its encoding has sorted lists in place of maps and a stable field order.
 type marshaler interface {
-	MarshalVT() ([]byte, error)
+	SizeVT() int
+	MarshalToSizedBufferVT([]byte) (int, error)
 }
 
 // hashOf is what tells a retry from another request under the same identity: 16 bytes over the request as it was
 // validated, with defaults filled in, so that an explicit default equals an omitted one.
 func hashOf(domain string, m marshaler) []byte {
-	encoded, err := m.MarshalVT()
-	if err != nil {
+	prefix, size := "carillon/"+domain+"/1\x00", m.SizeVT()
+	b := append(make([]byte, 0, len(prefix)+size), prefix...)[:len(prefix)+size]
+	if _, err := m.MarshalToSizedBufferVT(b[len(prefix):]); err != nil {
 		panic("marshal own message: " + err.Error())
 	}
-	h := sha256.New()
-	h.Write([]byte("carillon/" + domain + "/1\x00"))
-	h.Write(encoded)
-	return h.Sum(nil)[:16]
+	sum := sha256.Sum256(b)
+	return sum[:16]
 }
 
 // hashCreate hashes a create whose hash is not set yet.

@@ -33,6 +33,7 @@ const (
 
 	maxBatchItems     = 10_000
 	maxBatchBytes     = 32 << 20
+	maxInflightBytes  = 256 << 20
 	maxDeadLetterIDs  = 1_000
 	maxClaim          = 1_000
 	maxClaimQueues    = 64
@@ -129,6 +130,7 @@ var limitTable = []Limit{
 	{"retention", "`retention`, `dead_retention`", "1 h to 1 year", "the queue's, else the tenant's, else 3 days", refused},
 	{"batch_items", "`items`", "1 to 10,000 items", "", refused},
 	{"batch_bytes", "the message of a batch call", "at most 32 MiB", "", refused + " if its length was announced, else `resource_exhausted`"},
+	{"inflight_bytes", "all messages that a node is working on", "256 MiB together, by their announced length", "", "`resource_exhausted` with a retry hint"},
 	{"dead_letter_ids", "`execution_ids`", "at most 1,000", "", refused},
 	{"claim", "`max_executions`", "1 to 1,000", "1", refused},
 	{"claim_bytes", "the answer of a claim", "at most 32 MiB", "", "what does not fit is given back, uncounted"},

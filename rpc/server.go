@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 	connectcors "connectrpc.com/cors"
@@ -34,7 +36,7 @@ type Options struct {
 	MaxPayloadBytes int
 }
 
-// server holds what the handlers share. It has no state of its own.
+// server holds what the handlers share. Of state it has a counter only.
 type server struct {
 	backend    Backend
 	log        *slog.Logger
@@ -46,6 +48,9 @@ type server struct {
 	rest       rest
 	// others are health and reflection.
 	others *http.ServeMux
+
+	// inflight is the announced length of the messages that are being worked on.
+	inflight atomic.Int64
 }
 
 // method is one procedure of the API, as each transport needs it.
@@ -106,7 +111,13 @@ func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := newCall(w, r)
 	r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
-	switch m := s.procedures[r.URL.Path]; {
+	// Who announces more than is allowed is refused below, and takes no room from the others.
+	size := min(max(0, r.ContentLength), maxBatchBytes)
+	defer s.inflight.Add(-size)
+	m := s.procedures[r.URL.Path]
+	switch total := s.inflight.Add(size); {
+	case total > maxInflightBytes && total > size:
+		s.refuse(c, r, &Overloaded{Reason: "the node works on as much as it can hold", RetryAfter: time.Second})
 	case m != nil:
 		s.serveProcedure(m, c, r)
 	case strings.HasPrefix(r.URL.Path, "/v1/"):
@@ -125,9 +136,19 @@ func (s *server) serveProcedure(m *method, w http.ResponseWriter, r *http.Reques
 		m.connect.ServeHTTP(w, r)
 		return
 	}
-	err := invalidField("", "the message has %d bytes; at most %d are allowed", r.ContentLength, m.maxBytes)
-	if writeErr := connect.NewErrorWriter().Write(w, r, err); writeErr != nil {
-		s.log.Debug("write error", slog.String("procedure", m.procedure), slog.Any("error", writeErr))
+	s.refuse(w, r, invalidField("", "the message has %d bytes; at most %d are allowed", r.ContentLength, m.maxBytes))
+}
+
+// refuse answers a request that is not looked into, in the form of its protocol.
+func (s *server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	answer, _ := callError(err)
+	writer := connect.NewErrorWriter()
+	if !writer.IsSupported(r) || strings.HasPrefix(r.URL.Path, "/v1/") {
+		s.rest.fail(w, httpStatus[answer.Code()], answer)
+		return
+	}
+	if writeErr := writer.Write(w, r, answer); writeErr != nil {
+		s.log.Debug("write error", slog.String("path", r.URL.Path), slog.Any("error", writeErr))
 	}
 }
 

@@ -373,6 +373,32 @@ func TestMessagesAreBounded(t *testing.T) {
 	a.json(a.do("GET", "/v1/cluster", ""))
 }
 
+// What a node works on at once is bounded; beyond it calls are shed with a hint, in their protocol's form.
+func TestBytesUnderWayAreBounded(t *testing.T) {
+	b := newFakeBackend(1)
+	h, err := NewHandler(b, Options{Logger: testLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := h.(*server)
+	post := func(path string) *httptest.ResponseRecorder {
+		r, w := httptest.NewRequest("POST", path, strings.NewReader(`{"schedule":{"delay":"1s"}}`)), httptest.NewRecorder()
+		r.Header.Set("Content-Type", "application/json")
+		s.ServeHTTP(w, r)
+		return w
+	}
+	s.inflight.Store(maxInflightBytes)
+	for _, path := range []string{"/v1/jobs", carillonv1connect.JobServiceCreateJobProcedure} {
+		if w := post(path); w.Code != 429 || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), "resource_exhausted") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	s.inflight.Store(0)
+	if w := post("/v1/jobs"); w.Code != 200 || s.inflight.Load() != 0 {
+		t.Errorf("with room again: %d, %d bytes left behind", w.Code, s.inflight.Load())
+	}
+}
+
 // Every refusal of the backend has its code, its details and its HTTP status.
 func TestErrorsAreMapped(t *testing.T) {
 	refuse := func(code fsm.Code) error {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -30,6 +31,8 @@ const (
 	beatInterval = 2 * time.Second
 	// controlTimeout bounds a start's calls to the control plane.
 	controlTimeout = 20 * time.Second
+	// exitStoreFailed is the process's exit code when the store can no longer be trusted.
+	exitStoreFailed = 70
 )
 
 // Node is one process of a cluster.
@@ -103,9 +106,15 @@ func (n *Node) openControl(ctx context.Context) (err error) {
 
 func (n *Node) openStore() (err error) {
 	n.engine, err = store.OpenPebble(n.dir.PebbleDir(), store.Options{
-		CacheBytes: n.cfg.CacheBytes, MemTableBytes: uint64(n.cfg.MemTableBytes), Logger: n.logger,
+		CacheBytes: n.cfg.CacheBytes, MemTableBytes: uint64(n.cfg.MemTableBytes), Logger: n.logger, OnFatal: n.fatal,
 	})
 	return err
+}
+
+// fatal ends the process: the store cannot vouch for what it would answer from here on, and its locks may be held.
+func (n *Node) fatal(err error) {
+	n.logger.Error("the store has failed; the process ends", "error", err)
+	os.Exit(exitStoreFailed)
 }
 
 // join registers the store with the control plane and finds out which shards it holds; the first start makes them.

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
@@ -86,7 +89,9 @@ func prepare(parent string, commands []*cli.Command) {
 		name := parent + " " + c.Name
 		c.OnUsageError = onUsageError
 		c.HideHelpCommand = true
+		c.UsageText = strings.TrimSpace(name + " [options] " + c.ArgsUsage)
 		if c.Action == nil {
+			c.UsageText = name + " COMMAND"
 			c.Action = group(name)
 		}
 		prepare(name, c.Subcommands)
@@ -97,7 +102,7 @@ func prepare(parent string, commands []*cli.Command) {
 func group(name string) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if c.Args().Present() {
-			return &usageError{command: name, text: fmt.Sprintf("%s: unknown command %q", name, c.Args().First())}
+			return &usageError{command: name, text: fmt.Sprintf("unknown command %q", c.Args().First())}
 		}
 		if c.Command.Name == "" || name == c.App.Name {
 			return cli.ShowAppHelp(c)
@@ -105,6 +110,9 @@ func group(name string) cli.ActionFunc {
 		return cli.ShowSubcommandHelp(c)
 	}
 }
+
+// defaultTimeout is short enough for a person who waits.
+const defaultTimeout = 10 * time.Second
 
 // Flags of every command that calls a server.
 func connectionFlags() []cli.Flag {
@@ -118,7 +126,7 @@ func connectionFlags() []cli.Flag {
 			Usage: "`TENANT` the command is about",
 		},
 		&cli.DurationFlag{
-			Name: "timeout", Value: client.DefaultTimeout, Category: "common:",
+			Name: "timeout", Value: defaultTimeout, Category: "common:",
 			Usage: "give up after this `DURATION`, retries included",
 		},
 		&cli.StringFlag{
@@ -164,7 +172,8 @@ func (p *program) connect(c *cli.Context) (*client.Client, error) {
 	if c.Duration("timeout") <= 0 {
 		return nil, usage(c, "--timeout must be positive")
 	}
-	opts := []client.Option{client.WithTimeout(c.Duration("timeout"))}
+	patience := slog.New(&patience{w: p.stderr, timeout: c.Duration("timeout")})
+	opts := []client.Option{client.WithTimeout(c.Duration("timeout")), client.WithLogger(patience)}
 	if p.transport != nil {
 		opts = append(opts, client.WithTransport(p.transport))
 	}

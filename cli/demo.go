@@ -166,7 +166,7 @@ func (d *demonstration) received(e *client.Execution, err error) {
 	if e.Attempt == 1 {
 		late = short(e.ReceivedTime.Sub(e.NominalTime))
 	}
-	fmt.Fprintf(d.out, "  %-12s  %-10s  %-7s  %7s  %s\n", e.ReceivedTime.Format("15:04:05.000"), e.JobID,
+	fmt.Fprintf(d.out, "  %-12s  %-10s  %-7s  %7s  %s\n", e.ReceivedTime.UTC().Format("15:04:05.000"), e.JobID,
 		fmt.Sprintf("%d of %d", e.Attempt, e.MaxAttempts), late, outcome)
 	if d.left--; d.left <= 0 {
 		d.done()

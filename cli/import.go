@@ -151,7 +151,13 @@ func (im *importing) run(ctx context.Context, in io.Reader) error {
 		batch, size = append(batch, importLine{number, item}), size+len(line)
 	}
 	flush()
-	return errors.Join(failed, sending.Wait(), context.Cause(im.call.Context.Context))
+	if err := sending.Wait(); failed == nil {
+		failed = err
+	}
+	if failed == nil {
+		failed = im.call.Context.Context.Err()
+	}
+	return failed
 }
 
 func (im *importing) progress(n int) {
@@ -243,6 +249,8 @@ func (im *importing) send(ctx context.Context, batch []importLine) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, errTooManyBad):
+			return err
 		case err != nil && (!isTemporary(err) || time.Since(since) > timeout):
 			return fmt.Errorf("import lines %d to %d: %w", batch[0].number, batch[len(batch)-1].number, err)
 		case len(left) < len(batch):

@@ -110,14 +110,14 @@ func (p *program) showJob(c *call, job *carillonv1.Job, err error) error {
 
 func jobRows(j *carillonv1.Job) [][]string {
 	rows := [][]string{
-		{"id", j.GetId()}, {"tenant", j.GetTenant()}, {"queue", j.GetQueue()},
-		{"state", enum(j.GetState(), "JOB_STATE_")},
+		{"id", j.GetId()}, {"tenant", j.GetTenant()}, {"state", enum(j.GetState(), "JOB_STATE_")},
 	}
 	optional := func(name, value string) {
 		if value != "" && value != "-" {
 			rows = append(rows, []string{name, value})
 		}
 	}
+	optional("queue", j.GetQueue())
 	optional("pause reason", j.GetPauseReason())
 	optional("schedule", scheduleText(j.GetSchedule()))
 	optional("next", instant(j.GetNextTime()))

@@ -156,11 +156,23 @@ func length(d *durationpb.Duration) string {
 	return short(d.AsDuration())
 }
 
+// short writes a duration without what says nothing: "7d", "1h", "1h30m", "2.5s".
 func short(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= day && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
 	if d >= time.Millisecond {
 		d = d.Round(time.Millisecond)
 	}
-	return d.String()
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 func orDash(s string) string {

@@ -288,14 +288,7 @@ func (s jobService) UpdateJob(
 ) (*connect.Response[carillonv1.UpdateJobResponse], error) {
 	r := req.Msg
 	j, err := s.change(r.GetTenant(), r.GetId(), r.GetExpectedVersion(), func(j *job) {
-		to, from := j.ProtoReflect(), r.GetJob().ProtoReflect()
-		fields := from.Descriptor().Fields()
-		for i := range fields.Len() {
-			f := fields.Get(i)
-			if from.Has(f) || slices.Contains(r.GetUpdateMask().GetPaths(), string(f.Name())) {
-				to.Set(to.Descriptor().Fields().ByName(f.Name()), from.Get(f))
-			}
-		}
+		patch(j.ProtoReflect(), r.GetJob().ProtoReflect(), r.GetUpdateMask().GetPaths())
 	})
 	return connect.NewResponse(&carillonv1.UpdateJobResponse{Job: j}), err
 }

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/carillon-scheduler/carillon/client"
+	"github.com/carillon-scheduler/carillon/client/clienttest"
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+// lines is a file of n jobs, every other one without id.
+func lines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		id := ""
+		if i%2 == 0 {
+			id = fmt.Sprintf(`"id":"job-%d",`, i)
+		}
+		fmt.Fprintf(&b, "{%s\"schedule\":{\"delay\":\"3600s\"}}\n", id)
+	}
+	return b.String()
+}
+
+func jobsOf(t *testing.T, server *clienttest.Server) int {
+	t.Helper()
+	c, err := client.New("", client.WithTransport(server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, err := range c.ListJobs(t.Context(), &carillonv1.ListJobsRequest{PageSize: 1000}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestImportThatWasInterruptedGoesOnAndDuplicatesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "jobs.ndjson")
+		if err := os.WriteFile(file, []byte(lines(3500)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		server := clienttest.NewServer()
+		// The second batch is applied, but its answer and all later ones are lost.
+		server.After(func(_ context.Context, call clienttest.Call) error {
+			if call.N >= 2 {
+				return clienttest.Fail(connect.CodeUnavailable, "gone")
+			}
+			return nil
+		})
+		got := session(t.Context(), server, []string{"jobs", "import", file, "--timeout", "2s"}, nil)
+		if !strings.Contains(got, "exit 5") {
+			t.Errorf("the first import says %s", got)
+		}
+		server.After(nil)
+		for range 2 {
+			got = session(t.Context(), server, []string{"jobs", "import", file}, nil)
+			if got != "accepted  3500\nbad       0\n" {
+				t.Errorf("a later import says %s", got)
+			}
+		}
+		if n := jobsOf(t, server); n != 3500 {
+			t.Errorf("3,500 lines made %d jobs", n)
+		}
+	})
+}
+
+func TestImportSendsAgainWhatIsShedForAsLongAsThereIsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := clienttest.NewServer()
+		var shed atomic.Int32
+		server.Before(func(_ context.Context, call clienttest.Call) error {
+			if shed.Add(1) <= 5 {
+				return clienttest.Fail(connect.CodeResourceExhausted, "full", hint(time.Second))
+			}
+			return nil
+		})
+		got := session(t.Context(), server, []string{"jobs", "import", "-"}, strings.NewReader(lines(10)))
+		if !strings.Contains(got, "accepted  10\n") || strings.Contains(got, "exit") {
+			t.Errorf("the import says %s", got)
+		}
+	})
+}
+
+// endless is a file that never ends. It counts what is read.
+type endless struct{ read atomic.Int64 }
+
+func (e *endless) Read(b []byte) (int, error) {
+	const line = "{\"schedule\":{\"delay\":\"3600s\"}}\n"
+	n := 0
+	for n+len(line) <= len(b) {
+		n += copy(b[n:], line)
+	}
+	e.read.Add(int64(n))
+	return n, nil
+}
+
+func TestImportReadsNoFurtherThanTheServerTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := clienttest.NewServer()
+		server.Before(func(ctx context.Context, _ clienttest.Call) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		in := new(endless)
+		got := session(ctx, server, []string{"jobs", "import", "-", "--timeout", "1m"}, in)
+		if !strings.HasSuffix(got, "exit 130\n") {
+			t.Errorf("the import says %s", got)
+		}
+		if n := in.read.Load(); n > 1<<20 {
+			t.Errorf("%d bytes were read while nothing was taken", n)
+		}
+	})
+}
+
+func TestImportRefusesLinesThatAreTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := clienttest.NewServer()
+		long := `{"id":"long","schedule":{"delay":"1s"},"payload":"` + strings.Repeat("A", importLineBytes) + "\"}\n"
+		in := io.MultiReader(strings.NewReader(lines(1)), strings.NewReader(long), strings.NewReader(lines(2)))
+		got := session(t.Context(), server, []string{"jobs", "import", "-"}, in)
+		want := "accepted  3\nbad       1\n! line 2: line is longer than 2097152 bytes\n! carillon: 1 bad lines\nexit 1\n"
+		if got != want {
+			t.Errorf("the import says %s", got)
+		}
+	})
+}

@@ -33,6 +33,9 @@ func (a *apply) complete(c *storagev1.Completion) Item {
 	if c.UntilMs != 0 && !isInstant(c.UntilMs) {
 		return Item{Refusal: refuseField("until", "out of range")}
 	}
+	if !isDuration(c.RetryAfterMs) {
+		return Item{Refusal: refuseField("retry_after", "out of range")}
+	}
 	e := a.leased(c.Fencing, &id)
 	if e == nil {
 		return a.completeStale(c, &id)
@@ -89,8 +92,8 @@ func (a *apply) settle(e *storagev1.Execution, c *storagev1.Completion, digest u
 			break
 		}
 		a.meta.RetriedTotal++
-		until := c.UntilMs
-		if until == 0 {
+		until := a.stamp + c.RetryAfterMs
+		if !c.HasRetryAfter {
 			id := IdentityOf(e)
 			until = a.stamp + retryDelay(e.Template.GetRetry(), &id, attempt-e.BudgetBase, attempt)
 		}

@@ -41,6 +41,9 @@ func completionDigest(c *storagev1.Completion) uint64 {
 	var buf [256]byte
 	b := append(append(buf[:0], "complete\x00"...), byte(c.Outcome))
 	b = binary.BigEndian.AppendUint64(b, uint64(c.UntilMs))
+	if c.HasRetryAfter {
+		b = append(binary.BigEndian.AppendUint64(b, uint64(c.RetryAfterMs)), 1)
+	}
 	b = binary.BigEndian.AppendUint64(b, uint64(len(c.Error)))
 	b = append(b, c.Error...)
 	d := xxhash.New()

@@ -170,7 +170,9 @@ func (a *apply) completeStale(c *storagev1.Completion, id *Identity) Item {
 		}
 		a.meta.ConflictsTotal++
 		a.putLate(e, c, digest)
-		return Item{State: e.State, Refusal: refuse(FailedPrecondition, "this lease was completed with another outcome")}
+		conflict := refuse(AlreadyExists, "this lease was completed with another outcome")
+		conflict.Fields = []string{"outcome"}
+		return Item{State: e.State, Refusal: conflict}
 	}
 	a.meta.StaleTotal++
 	a.putLate(e, c, digest)

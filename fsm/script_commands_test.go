@@ -233,6 +233,9 @@ func buildComplete(sc *script, a args) *storagev1.Command {
 		ExecutionId: id, Fencing: fencing, Outcome: outcomes[a.str("outcome", "succeeded")], Result: []byte(a.str("result", "")),
 		Error: a.str("error", ""), UntilMs: a.instant("until"), Worker: a.str("worker", "w"),
 	}
+	if a.has("retry-after") {
+		c.RetryAfterMs, c.HasRetryAfter = a.dur("retry-after", 0), true
+	}
 	if a.has("big-result") {
 		c.Result = make([]byte, a.num("big-result", 0))
 	}

@@ -91,7 +91,7 @@ func (c *completion) read(idField, executionID string, r report, worker string, 
 			c.cmd.Outcome = storagev1.Outcome_OUTCOME_FAILED_FINAL
 		}
 		if after := v.duration("failed.retry_after", failed.RetryAfter, 0, 0, maxRetryDelay); failed.RetryAfter != nil {
-			c.cmd.UntilMs = nowMS + after
+			c.cmd.RetryAfterMs, c.cmd.HasRetryAfter = after, true
 		}
 	case r.GetSnoozed() != nil:
 		if r.GetSnoozed().Until == nil {

@@ -1210,11 +1210,15 @@ type Completion struct {
 	Outcome Outcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=carillon.storage.v1.Outcome" json:"outcome,omitempty"`
 	Result  []byte  `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
 	Error   string  `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	// Snooze until; FAILED: retry not before (0: by the policy).
+	// Snooze until.
 	UntilMs int64 `protobuf:"varint,6,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
 	// Where the leader found the execution when the lease was gone, to answer a retry. May be stale; fsm checks it.
-	Hint          []byte `protobuf:"bytes,7,opt,name=hint,proto3" json:"hint,omitempty"`
-	Worker        string `protobuf:"bytes,8,opt,name=worker,proto3" json:"worker,omitempty"`
+	Hint   []byte `protobuf:"bytes,7,opt,name=hint,proto3" json:"hint,omitempty"`
+	Worker string `protobuf:"bytes,8,opt,name=worker,proto3" json:"worker,omitempty"`
+	// FAILED: the delay before the next attempt, counted from the entry's stamp, in place of the policy's; has_retry_after
+	// tells 0 (at once) from none. It is not an instant, so that a retried completion says the same.
+	RetryAfterMs  int64 `protobuf:"varint,9,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
+	HasRetryAfter bool  `protobuf:"varint,10,opt,name=has_retry_after,json=hasRetryAfter,proto3" json:"has_retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1303,6 +1307,20 @@ func (x *Completion) GetWorker() string {
 		return x.Worker
 	}
 	return ""
+}
+
+func (x *Completion) GetRetryAfterMs() int64 {
+	if x != nil {
+		return x.RetryAfterMs
+	}
+	return 0
+}
+
+func (x *Completion) GetHasRetryAfter() bool {
+	if x != nil {
+		return x.HasRetryAfter
+	}
+	return false
 }
 
 // CancelExecution ends a waiting, ready or retrying execution, or asks the holder of a leased one to stop.
@@ -1742,7 +1760,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\bprogress\x18\x04 \x01(\fR\bprogress\x12!\n" +
 	"\fhas_progress\x18\x05 \x01(\bR\vhasProgress\"D\n" +
 	"\vCompletions\x125\n" +
-	"\x05items\x18\x01 \x03(\v2\x1f.carillon.storage.v1.CompletionR\x05items\"\xf6\x01\n" +
+	"\x05items\x18\x01 \x03(\v2\x1f.carillon.storage.v1.CompletionR\x05items\"\xc4\x02\n" +
 	"\n" +
 	"Completion\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12\x18\n" +
@@ -1752,7 +1770,10 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x19\n" +
 	"\buntil_ms\x18\x06 \x01(\x03R\auntilMs\x12\x12\n" +
 	"\x04hint\x18\a \x01(\fR\x04hint\x12\x16\n" +
-	"\x06worker\x18\b \x01(\tR\x06worker\"`\n" +
+	"\x06worker\x18\b \x01(\tR\x06worker\x12$\n" +
+	"\x0eretry_after_ms\x18\t \x01(\x03R\fretryAfterMs\x12&\n" +
+	"\x0fhas_retry_after\x18\n" +
+	" \x01(\bR\rhasRetryAfter\"`\n" +
 	"\x0fCancelExecution\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12\x12\n" +
 	"\x04hint\x18\x02 \x01(\fR\x04hint\x12\x16\n" +

@@ -203,6 +203,19 @@ func TestADirectoryThatCannotBeWrittenIsRefused(t *testing.T) {
 	}
 }
 
+// What stands on the disk is a promise: this is read by every later version.
+func TestIdentAsItStandsOnTheDisk(t *testing.T) {
+	ident := Ident{
+		ClusterID: strings.Repeat("0c", 16), StoreUUID: strings.Repeat("a5", 16), Name: "n1", Boots: 3, CreatedMS: 1700000000000,
+		BootID: "not kept",
+	}
+	want := `{"cluster_id":"0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c","store_uuid":"a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5","name":"n1","boots":3,"created_ms":1700000000000}` +
+		"\n" + "bbb60361\n"
+	if got := string(ident.encode()); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
 func FuzzDecodeIdent(f *testing.F) {
 	f.Add(Ident{ClusterID: randomID(), StoreUUID: randomID(), Name: "n1", Boots: 3, CreatedMS: 1}.encode())
 	f.Add(Ident{}.encode())

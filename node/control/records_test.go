@@ -14,6 +14,24 @@ func TestLeaderRecordsSortByEpoch(t *testing.T) {
 	equal(t, high.encode() < leaderPrefix(high.Epoch), false)
 }
 
+// What stands in etcd is a promise: these values are read by every later version.
+func TestRecordsAsTheyStandInEtcd(t *testing.T) {
+	m := Seed{ClusterID: "c", Shards: 2, Store: "s"}.firstMap()
+	for want, record := range map[string]any{
+		`{"id":"c","shards":2,"store":"s"}`:                                                             clusterRecord{ID: "c", Shards: 2, Store: "s"},
+		`{"gen":1,"replicas":[{"rid":1,"store":"s"}],"next_rid":2}`:                                     m.Shards[0].record(),
+		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b"}`:                                 nodeRecord{1, "n", "a:1", 3, "b"},
+		`{"boot_id":"b","addr":"a:1"}`:                                                                  liveRecord{"b", "a:1"},
+		`{"version":1,"runs":[{"first":0,"last":2047,"shard":1},{"first":2048,"last":4095,"shard":2}]}`: m.record(),
+	} {
+		equal(t, encodeJSON(record), want)
+	}
+	equal(t, shardKey(keyLeaders, 10), "/l/0000000a")
+	equal(t, shardKey(keyShards, 10), "/s/0000000a")
+	equal(t, settingPrefix(Queue)+"q", "/settings/queue/q")
+	equal(t, settingPrefix(Tenant)+"t", "/settings/tenant/t")
+}
+
 func TestALaterVersionMayAddFieldsToALeaderRecord(t *testing.T) {
 	r, err := decodeLeader("/l/0000000a", "0000000000000010,a,a:1,config-7,more")
 	must(t, err)

@@ -39,7 +39,8 @@ type Config struct {
 	CheckInterval time.Duration
 	// Sources: nil is SystemSources.
 	Sources Sources
-	// Changed, if set, is called by Run's goroutine after MayFire has changed. It must not block.
+	// Changed, if set, is called by Run's goroutine after MayFire has changed, and once at its start if firing is held
+	// since New. It must not block.
 	Changed func()
 	Logger  *slog.Logger
 }
@@ -192,6 +193,9 @@ func (g *Guard) setState(s State) {
 func (g *Guard) Run(ctx context.Context) error {
 	ticker := time.NewTicker(g.cfg.CheckInterval)
 	defer ticker.Stop()
+	if g.cfg.Changed != nil && !g.MayFire() {
+		g.cfg.Changed()
+	}
 	for {
 		select {
 		case <-ctx.Done():

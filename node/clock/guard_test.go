@@ -383,6 +383,17 @@ func TestRunChecksUntilItsContextEnds(t *testing.T) {
 	})
 }
 
+func TestRunTellsOfAStartThatIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := m.g.Run(ctx); err != nil || m.changes != 1 {
+			t.Fatalf("%d changes told, %v", m.changes, err)
+		}
+	})
+}
+
 func TestNowIsForAnyGoroutine(t *testing.T) {
 	g, err := New(Config{StepLimit: time.Second, Logger: slog.New(slog.DiscardHandler)}, 0)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"time"
 
@@ -88,7 +89,7 @@ func New(address string, opts ...Option) (*Client, error) {
 	transport := o.transport
 	if transport == nil {
 		own := newTransport()
-		transport, c.idle = own, own.CloseIdleConnections
+		transport, c.idle = &http.Client{Transport: own}, own.CloseIdleConnections
 	}
 	c.connect(&endpointDoer{next: transport})
 	c.closed, c.close = context.WithCancel(context.Background())

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,24 +12,26 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/net/http2"
 )
 
-// newTransport speaks HTTP/2 alone, also without TLS: many concurrent calls share few connections.
-func newTransport() *http.Client {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP2(true)
-	protocols.SetUnencryptedHTTP2(true)
-	return &http.Client{Transport: &http.Transport{
-		Protocols:   protocols,
-		DialContext: (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		HTTP2: &http.HTTP2Config{
-			// A peer that vanished without a word is noticed by a ping.
-			SendPingTimeout: 15 * time.Second,
-			PingTimeout:     5 * time.Second,
+// newTransport speaks HTTP/2 alone, also without TLS. Its pool opens one connection at a time, and another only when those
+// it has carry as many calls as the server allows; that of net/http would open one for each call of a first burst.
+func newTransport() *http2.Transport {
+	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
+	return &http2.Transport{
+		AllowHTTP: true,
+		DialTLSContext: func(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
+			if plain, _ := ctx.Value(endpointKey{}).(*url.URL); plain != nil && plain.Scheme == "http" {
+				return dialer.DialContext(ctx, network, address)
+			}
+			return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
 		},
-		TLSHandshakeTimeout: 5 * time.Second,
-		IdleConnTimeout:     90 * time.Second,
-	}}
+		// A peer that vanished without a word is noticed by a ping.
+		ReadIdleTimeout: 15 * time.Second,
+		PingTimeout:     5 * time.Second,
+		IdleConnTimeout: 90 * time.Second,
+	}
 }
 
 // endpoints are the addresses of a cluster's nodes. One is in use until it is found unavailable; then the next one is.

@@ -260,6 +260,7 @@ func (n *Node) run(ctx context.Context) error {
 		run  func(context.Context) error
 	}{
 		{"replicas", n.host.Run},
+		{"etcd", n.etcd.Run},
 		{"control plane", n.plane.Run},
 		{"leader leases", n.keeper.Run},
 		{"clock guard", n.guard.Run},

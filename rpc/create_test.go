@@ -160,7 +160,9 @@ func TestChunksAreBounded(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	sizes, shards := make([]int, 10_000), make([]uint32, 10_000)
 	for i := range sizes {
-		sizes[i], shards[i] = rnd.IntN(1<<14), uint32(rnd.IntN(5))
+		// Shard 4 has large items, so that its chunks are full by bytes; the others' are full by items.
+		shards[i] = uint32(rnd.IntN(5))
+		sizes[i] = rnd.IntN(512 << (shards[i] / 4 * 6))
 	}
 	sizes[500] = maxChunkBytes + 1
 	seen, last := map[int]bool{}, map[uint32]int{}

@@ -35,6 +35,10 @@ func TestI3Keys(t *testing.T) {
 	if again := must(update("u", 1, 7)); !proto.Equal(again, answer) || again.Job.Version != 2 {
 		t.Errorf("the retry got %v, not %v", again, answer)
 	}
+	// The version is what the caller expects, not what it asks for.
+	if again := must(update("u", 3, 7)); !proto.Equal(again, answer) {
+		t.Errorf("the retry with a fresh version got %v, not %v", again, answer)
+	}
 	_, err := update("u", 1, 9)
 	if got := conflictFields(t, err); !slices.Equal(got, []string{"priority"}) {
 		t.Errorf("the conflict names %v", got)

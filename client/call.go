@@ -23,11 +23,15 @@ type policy struct {
 	identified bool
 	// try bounds one try.
 	try time.Duration
+	// counted: the retry budget knows of it already.
+	counted bool
 }
 
 var (
 	identified   = policy{identified: true, try: tryTimeout}
 	unidentified = policy{try: tryTimeout}
+	// merged is for creates, each of which counts as a call.
+	merged = policy{identified: true, try: tryTimeout, counted: true}
 	// task is for bulk operations, which the server waits for.
 	task = policy{identified: true, try: 2 * time.Minute}
 )
@@ -39,7 +43,9 @@ type method[Req, Res any] = func(context.Context, *connect.Request[Req]) (*conne
 func unary[Req, Res any](ctx context.Context, c *Client, p policy, call method[Req, Res], req *Req) (*Res, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
-	c.budget.called()
+	if !p.counted {
+		c.budget.called()
+	}
 	for tries := 1; ; tries++ {
 		at := c.endpoints.current()
 		res, err := try(withEndpoint(ctx, c.endpoints.urls[at]), p.try, call, req)

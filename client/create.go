@@ -45,7 +45,7 @@ func (c *Client) CreateJob(
 		req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
 	}
 	if !c.options.merge {
-		return c.createOne(ctx, req)
+		return c.createOne(ctx, identified, req)
 	}
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -65,8 +65,10 @@ func (c *Client) CreateJob(
 	}
 }
 
-func (c *Client) createOne(ctx context.Context, req *carillonv1.CreateJobRequest) (*carillonv1.JobReceipt, error) {
-	res, err := unary(ctx, c, identified, c.jobs.CreateJob, req)
+func (c *Client) createOne(
+	ctx context.Context, p policy, req *carillonv1.CreateJobRequest,
+) (*carillonv1.JobReceipt, error) {
+	res, err := unary(ctx, c, p, c.jobs.CreateJob, req)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +138,7 @@ func (c *Client) sendCreates(batch []*pendingCreate) {
 // job (text that is no UTF-8 cannot even be decoded) does not fail another's.
 func (c *Client) createBatch(ctx context.Context, batch []*pendingCreate) {
 	if len(batch) == 1 {
-		receipt, err := c.createOne(ctx, batch[0].request)
+		receipt, err := c.createOne(ctx, merged, batch[0].request)
 		batch[0].settled <- created{receipt: receipt, err: err}
 		return
 	}
@@ -144,7 +146,7 @@ func (c *Client) createBatch(ctx context.Context, batch []*pendingCreate) {
 	for i, p := range batch {
 		req.Items[i] = p.request
 	}
-	res, err := unary(ctx, c, identified, c.jobs.BatchCreateJobs, req)
+	res, err := unary(ctx, c, merged, c.jobs.BatchCreateJobs, req)
 	if err == nil && len(res.GetResults()) != len(batch) {
 		err = fmt.Errorf("create jobs: %d results for %d items", len(res.GetResults()), len(batch))
 	}

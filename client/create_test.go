@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,6 +223,60 @@ func TestRetriesAreAtMostATenthOfTheCalls(t *testing.T) {
 		limit := calls/10 + 10 + int(time.Since(began).Seconds())
 		if retries := s.Calls("GetJob") - calls; retries > limit || retries < calls/20 {
 			t.Errorf("%d calls were retried %d times, limit %d", calls, retries, limit)
+		}
+	})
+}
+
+func TestRetriesOfCreatesAreAtMostATenthOfThem(t *testing.T) {
+	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
+		s.Before(func(context.Context, clienttest.Call) error {
+			return clienttest.Fail(connect.CodeResourceExhausted, "full", hint(time.Millisecond))
+		})
+		began := time.Now()
+		const creates = 1000
+		for i := range creates {
+			if _, err := c.Create(t.Context(), numbered(i)); !errors.Is(err, client.ErrOverloaded) {
+				t.Fatal(err)
+			}
+		}
+		limit := creates/10 + 10 + int(time.Since(began).Seconds())
+		if retries := s.Calls("CreateJob") - creates; retries > limit || retries < creates/20 {
+			t.Errorf("%d creates were retried %d times, limit %d", creates, retries, limit)
+		}
+	})
+}
+
+// nodes answers in place of two: a is frozen, b works.
+type nodes struct {
+	*clienttest.Server
+	frozen atomic.Int32
+}
+
+func (n *nodes) Do(req *http.Request) (*http.Response, error) {
+	if req.URL.Host == "a" {
+		n.frozen.Add(1)
+		<-req.Context().Done()
+		return nil, req.Context().Err()
+	}
+	return n.Server.Do(req)
+}
+
+func TestFrozenNodeCostsATryAndIsThenAvoided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nodes{Server: clienttest.NewServer()}
+		c, err := client.New("a, http://b/", client.WithTransport(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		began := time.Now()
+		for range 5 {
+			if _, err := c.GetCluster(t.Context(), &carillonv1.GetClusterRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); n.frozen.Load() != 1 || took > 11*time.Second {
+			t.Errorf("the frozen node was tried %d times, in %s", n.frozen.Load(), took)
 		}
 	})
 }

@@ -176,7 +176,14 @@ func (e *Error) ofLease() *Error {
 
 // elsewhere reports whether another node may do better.
 func (e *Error) elsewhere() bool {
-	return !e.answered || e.Code == connect.CodeUnavailable
+	switch e.Code {
+	case connect.CodeUnavailable:
+		return true
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeCanceled, connect.CodeDeadlineExceeded:
+		return !e.answered
+	default:
+		return false
+	}
 }
 
 // mayRepeat reports whether the call may be sent again. One without identity may only if it was not applied.

@@ -49,7 +49,7 @@ type fake struct {
 type faults struct {
 	forget   func(n int) bool // acknowledge, never deliver
 	repeat   func(n int) bool // deliver twice as the same attempt
-	early    func(n int) bool // deliver 50 ms before its time
+	early    func(n int) bool // deliver half a second before its time
 	corrupt  func(n int) bool // flip a bit of the payload
 	unlisted func(n int) bool // leave out of lists
 	shed     func(n int) bool // refuse once with a hint
@@ -126,7 +126,7 @@ func (f *fake) create(req *carillonv1.CreateJobRequest) (*carillonv1.JobReceipt,
 		job = &fakeJob{n: len(f.jobs), id: "job-" + strconv.Itoa(len(f.jobs)), spec: proto.CloneOf(req.GetJob()),
 			due: req.GetJob().GetSchedule().GetAt().AsTime()}
 		if has(f.faults.early, job.n) {
-			job.due = job.due.Add(-50 * time.Millisecond)
+			job.due = job.due.Add(-500 * time.Millisecond)
 		}
 		f.jobs = append(f.jobs, job)
 		f.byKey[key] = job

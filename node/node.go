@@ -267,6 +267,7 @@ func (n *Node) run(ctx context.Context) error {
 		{"dispatcher", n.dispatcher.Run},
 		{"settings", n.settings.run},
 		{"tasks", n.tasks.run},
+		{"tenants' deletions", n.resumeDeletions},
 		{"housekeeping", n.housekeep},
 		{"heartbeat", n.beat},
 		{"slot map", n.watchMap},

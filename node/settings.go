@@ -151,9 +151,10 @@ func (s *settings) bring(ctx context.Context, shard uint32, all []control.Settin
 	return nil
 }
 
-// put stores one and returns when every shard has applied it. Shards that have not are named in the error; they get it
-// later all the same.
+// put stores one and returns when every shard has applied it. Shards that have not are named in a *rpc.Lagging beside what
+// was stored; they get it later all the same.
 func (s *settings) put(ctx context.Context, one control.Setting, expected uint64) (control.Setting, error) {
+	one.Stamp(s.now())
 	stored, err := s.store(ctx, one, expected)
 	if err != nil {
 		return control.Setting{}, settingsError(err)
@@ -181,10 +182,7 @@ func (s *settings) put(ctx context.Context, one control.Setting, expected uint64
 		}
 		s.mu.Unlock()
 		s.poke()
-		return control.Setting{}, &rpc.Unavailable{
-			Reason:     fmt.Sprintf("%s %q version %d is stored, but shards %v have not applied it yet", stored.Kind(), stored.Name(), stored.Version(), pending),
-			RetryAfter: settingsRetry, Ambiguous: true,
-		}
+		return stored, &rpc.Lagging{Shards: pending}
 	}
 	return stored, nil
 }
@@ -285,7 +283,7 @@ func (n *Node) Queues(ctx context.Context) ([]*storagev1.QueueSettings, error) {
 
 // DeleteQueue removes a queue's settings: it goes on with the defaults.
 func (n *Node) DeleteQueue(ctx context.Context, name string, expected uint64) error {
-	_, err := n.settings.put(ctx, control.Setting{Queue: &storagev1.QueueSettings{Name: name, Deleted: true, UpdatedMs: n.NowMS()}}, expected)
+	_, err := n.settings.put(ctx, control.Setting{Queue: &storagev1.QueueSettings{Name: name, Deleted: true}}, expected)
 	return err
 }
 
@@ -313,19 +311,53 @@ func (n *Node) Tenants(ctx context.Context) ([]*storagev1.TenantSettings, error)
 
 // DeleteTenant refuses the tenant's creates from now on, removes its jobs in every shard, and then its settings.
 func (n *Node) DeleteTenant(ctx context.Context, name string, expected uint64) (rpc.TaskProgress, error) {
+	// Every shard must refuse the tenant's creates before its jobs are removed, so that a shard that lags is an error here.
 	deleting, err := n.settings.put(ctx, control.Setting{
-		Tenant: &storagev1.TenantSettings{Name: name, Deleting: true, UpdatedMs: n.NowMS()},
+		Tenant: &storagev1.TenantSettings{Name: name, Deleting: true},
 	}, expected)
 	if err != nil {
-		return rpc.TaskProgress{}, err
+		return rpc.TaskProgress{}, lagIsUnavailable(err)
 	}
-	id := fmt.Sprintf("delete-tenant/%s/%d", name, deleting.Version())
+	return n.finishDeletion(ctx, name, deleting.Version())
+}
+
+// finishDeletion removes the jobs of a tenant that is being deleted since version, and then its settings.
+func (n *Node) finishDeletion(ctx context.Context, name string, version uint64) (rpc.TaskProgress, error) {
+	id := fmt.Sprintf("delete-tenant/%s/%d", name, version)
 	progress, err := n.RunTask(ctx, id, storagev1.TaskKind_TASK_KIND_DELETE_TENANT, &storagev1.Filter{Tenant: name})
 	if err != nil || !progress.Finished {
 		return progress, err
 	}
-	_, err = n.settings.put(ctx, control.Setting{
-		Tenant: &storagev1.TenantSettings{Name: name, Deleted: true, UpdatedMs: n.NowMS()},
-	}, deleting.Version())
-	return progress, err
+	_, err = n.settings.put(ctx, control.Setting{Tenant: &storagev1.TenantSettings{Name: name, Deleted: true}}, version)
+	return progress, lagIsUnavailable(err)
+}
+
+// resumeDeletions finishes the deletions of tenants that a stop interrupted.
+func (n *Node) resumeDeletions(ctx context.Context) error {
+	for {
+		tenants, err := n.Tenants(ctx)
+		for _, t := range tenants {
+			if t.GetDeleting() && err == nil {
+				_, err = n.finishDeletion(ctx, t.GetName(), t.GetVersion())
+			}
+		}
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		n.logger.Debug("deletions of tenants wait", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(settingsRetry):
+		}
+	}
+}
+
+// lagIsUnavailable makes shards that lag the caller's to retry, where going on without them would be wrong.
+func lagIsUnavailable(err error) error {
+	var lag *rpc.Lagging
+	if errors.As(err, &lag) {
+		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: settingsRetry, Ambiguous: true}
+	}
+	return err
 }

@@ -40,6 +40,7 @@ func (n *Node) Cluster(context.Context) (rpc.ClusterStatus, error) {
 			ID: s.Shard, LeaderStore: s.LeaderStore, Epoch: s.Term, Established: s.Established, Degraded: s.Degraded,
 			Applied: s.Applied, Jobs: meta.GetJobs(), Waiting: meta.GetWaiting(), Ready: meta.GetReady(), Leased: meta.GetLeased(),
 			Retrying: meta.GetRetrying(), Dead: meta.GetDead(), Held: meta.GetHeld(), OldestWaitingMS: oldest[s.Shard],
+			ReplicaStores: []string{ident.StoreUUID},
 		})
 	}
 	return status, nil

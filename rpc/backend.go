@@ -28,8 +28,9 @@ type Backend interface {
 	Poll(ctx context.Context, req PollRequest) ([]*storagev1.Execution, error)
 	Release(leases []*storagev1.Execution)
 
-	// Settings of queues and tenants stand in the control plane and reach every shard before these return. expected is the
-	// version to replace; 0 creates and refuses an existing name; AnyVersion replaces whatever stands there.
+	// Settings of queues and tenants stand in the control plane and reach every shard before these return; with shards
+	// that have not applied a change yet it is returned beside a *Lagging. expected is the version to replace; 0 creates
+	// and refuses an existing name; AnyVersion replaces whatever stands there.
 	PutQueue(ctx context.Context, s *storagev1.QueueSettings, expected uint64) (*storagev1.QueueSettings, error)
 	Queue(ctx context.Context, name string) (*storagev1.QueueSettings, error)
 	Queues(ctx context.Context) ([]*storagev1.QueueSettings, error)
@@ -145,6 +146,13 @@ type Overloaded struct {
 }
 
 func (e *Overloaded) Error() string { return "overloaded: " + e.Reason }
+
+// Lagging says that a change of settings stands, but has not reached these shards yet; it will.
+type Lagging struct{ Shards []uint32 }
+
+func (e *Lagging) Error() string {
+	return fmt.Sprintf("the change is stored, but shards %v have not applied it yet", e.Shards)
+}
 
 // Refused carries a refusal of the state machine or of the control plane as an error.
 type Refused struct{ Refusal *fsm.Refusal }

@@ -15,6 +15,7 @@ func (s *server) createQueue(ctx context.Context, req *carillonv1.CreateQueueReq
 		return nil, err
 	}
 	created, err := s.backend.PutQueue(ctx, settings, 0)
+	pending, err := lagging(err)
 	if exists(err) {
 		// A retry of the same create gets the same answer.
 		standing, getErr := s.backend.Queue(ctx, settings.Name)
@@ -29,7 +30,7 @@ func (s *server) createQueue(ctx context.Context, req *carillonv1.CreateQueueReq
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.CreateQueueResponse{Queue: queueOf(created)}, nil
+	return &carillonv1.CreateQueueResponse{Queue: queueOf(created), PendingShards: pending}, nil
 }
 
 func (s *server) getQueue(ctx context.Context, req *carillonv1.GetQueueRequest) (*carillonv1.GetQueueResponse, error) {
@@ -99,10 +100,11 @@ func (s *server) updateQueue(ctx context.Context, req *carillonv1.UpdateQueueReq
 		return q
 	}
 	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, s.backend.Queue, s.backend.PutQueue, change)
+	pending, err := lagging(err)
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.UpdateQueueResponse{Queue: queueOf(settings)}, nil
+	return &carillonv1.UpdateQueueResponse{Queue: queueOf(settings), PendingShards: pending}, nil
 }
 
 func (s *server) deleteQueue(ctx context.Context, req *carillonv1.DeleteQueueRequest) (*carillonv1.DeleteQueueResponse, error) {
@@ -110,10 +112,11 @@ func (s *server) deleteQueue(ctx context.Context, req *carillonv1.DeleteQueueReq
 	if v.name("name", req.Name); len(v.list) > 0 {
 		return nil, v.err()
 	}
-	if err := s.backend.DeleteQueue(ctx, req.Name, anyIfZero(req.ExpectedVersion)); err != nil {
+	pending, err := lagging(s.backend.DeleteQueue(ctx, req.Name, anyIfZero(req.ExpectedVersion)))
+	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.DeleteQueueResponse{}, nil
+	return &carillonv1.DeleteQueueResponse{PendingShards: pending}, nil
 }
 
 // queue validates and translates the settings of a queue.

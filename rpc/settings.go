@@ -45,14 +45,21 @@ func replaceSettings[S settings](
 			return none, &Refused{&fsm.Refusal{Code: fsm.Aborted, Message: "the version has moved on", Version: version}}
 		}
 		var now S
-		if now, err = put(ctx, change(standing), standing.GetVersion()); err == nil {
-			return now, nil
-		}
+		now, err = put(ctx, change(standing), standing.GetVersion())
 		if expected != 0 || !refusedWith(err, fsm.Aborted) {
-			return none, err
+			return now, err
 		}
 	}
 	return none, err
+}
+
+// lagging takes the shards that lag out of an error: the change itself was made.
+func lagging(err error) (shards []uint32, other error) {
+	var l *Lagging
+	if errors.As(err, &l) {
+		return l.Shards, nil
+	}
+	return nil, err
 }
 
 // pageOfSettings cuts one page out of all settings, ordered by name. The cursor is the last name answered.

@@ -14,6 +14,7 @@ func (s *server) createTenant(ctx context.Context, req *carillonv1.CreateTenantR
 		return nil, err
 	}
 	created, err := s.backend.PutTenant(ctx, settings, 0)
+	pending, err := lagging(err)
 	if exists(err) {
 		// A retry of the same create gets the same answer.
 		standing, getErr := s.backend.Tenant(ctx, settings.Name)
@@ -28,7 +29,7 @@ func (s *server) createTenant(ctx context.Context, req *carillonv1.CreateTenantR
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.CreateTenantResponse{Tenant: tenantOf(created)}, nil
+	return &carillonv1.CreateTenantResponse{Tenant: tenantOf(created), PendingShards: pending}, nil
 }
 
 func (s *server) getTenant(ctx context.Context, req *carillonv1.GetTenantRequest) (*carillonv1.GetTenantResponse, error) {
@@ -96,10 +97,11 @@ func (s *server) updateTenant(ctx context.Context, req *carillonv1.UpdateTenantR
 		return t
 	}
 	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, s.backend.Tenant, s.backend.PutTenant, change)
+	pending, err := lagging(err)
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.UpdateTenantResponse{Tenant: tenantOf(settings)}, nil
+	return &carillonv1.UpdateTenantResponse{Tenant: tenantOf(settings), PendingShards: pending}, nil
 }
 
 func (s *server) deleteTenant(ctx context.Context, req *carillonv1.DeleteTenantRequest) (*carillonv1.DeleteTenantResponse, error) {

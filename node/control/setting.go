@@ -52,6 +52,22 @@ func (s Setting) setVersion(v uint64) {
 	}
 }
 
+// Stamp sets when it was changed, and when it was created unless it says so already.
+func (s Setting) Stamp(nowMS int64) {
+	switch {
+	case s.Queue != nil:
+		s.Queue.UpdatedMs = nowMS
+		if s.Queue.CreatedMs == 0 {
+			s.Queue.CreatedMs = nowMS
+		}
+	case s.Tenant != nil:
+		s.Tenant.UpdatedMs = nowMS
+		if s.Tenant.CreatedMs == 0 {
+			s.Tenant.CreatedMs = nowMS
+		}
+	}
+}
+
 func (s Setting) marshal() ([]byte, error) {
 	if s.Queue != nil {
 		return s.Queue.MarshalVT()

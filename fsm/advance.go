@@ -78,12 +78,7 @@ func (a *apply) fire(t *dueTimer, d *matcher) {
 
 // decode decodes the execution in a timer's row, whose copy is its own.
 func (t *dueTimer) decode() *storagev1.Execution {
-	e := &storagev1.Execution{}
-	if e.UnmarshalVTUnsafe(t.value) != nil {
-		panic(corrupt(t.key))
-	}
-	e.Tenant, e.JobId = t.id.Tenant, t.id.JobID
-	return e
+	return decodeNamed(t.key, t.value, &t.id)
 }
 
 func (a *apply) fireOneShot(t *dueTimer, d *matcher) {
@@ -125,7 +120,7 @@ func getJob(r Reader, key []byte) *storagev1.Job {
 		return nil
 	}
 	j := &storagev1.Job{}
-	if j.UnmarshalVTUnsafe(bytes.Clone(value)) != nil {
+	if j.UnmarshalVTUnsafe(value) != nil {
 		panic(corrupt(key))
 	}
 	return j

@@ -26,25 +26,23 @@ func LiveExecutionKeys(r Reader, tenant, jobID string, limit int) (keys [][]byte
 	return newFinder(r, 0).live(tenant, jobID, limit)
 }
 
-// finder searches a shard's rows. A budget bounds the rows and seeks it may spend; 0 is no bound.
+// finder searches a shard's rows. It counts the rows and seeks that it spends; a budget bounds them, 0 is no bound.
 type finder struct {
-	r       Reader
-	bounded bool
-	left    int
-	buckets []uint32
-	loaded  bool
+	r             Reader
+	spent, budget int
+	buckets       []uint32
+	loaded        bool
 }
 
-func newFinder(r Reader, budget int) *finder { return &finder{r: r, bounded: budget > 0, left: budget} }
+func newFinder(r Reader, budget int) *finder { return &finder{r: r, budget: budget} }
 
-// spend takes one row off the budget; false when it is used up.
+// spend counts one row; false when that is beyond the budget.
 func (f *finder) spend() bool {
-	if !f.bounded {
-		return true
-	}
-	f.left--
-	return f.left >= 0
+	f.spent++
+	return !f.exceeded()
 }
+
+func (f *finder) exceeded() bool { return f.budget > 0 && f.spent > f.budget }
 
 // find looks where it costs least first.
 func (f *finder) find(id *Identity) (*storagev1.Execution, []byte) {
@@ -201,14 +199,14 @@ func (f *finder) leased(id *Identity) (found *storagev1.Execution, at []byte) {
 
 func (f *finder) leases(fn func(key []byte, e *storagev1.Execution) bool) {
 	f.r.Scan([]byte{KindLeased}, []byte{KindLeased + 1}, func(key, value []byte) bool {
-		return f.spend() && fn(bytes.Clone(key), decodeExecution(key, value))
+		return f.spend() && fn(bytes.Clone(key), decodeExecution(key, bytes.Clone(value)))
 	})
 }
 
 // live collects the keys of a job's live executions; complete is false if limit or the budget ended the search.
 func (f *finder) live(tenant, jobID string, limit int) (keys [][]byte, complete bool) {
 	add := func(key []byte) bool {
-		if len(keys) >= limit || f.bounded && f.left < 0 {
+		if len(keys) >= limit || f.exceeded() {
 			complete = false
 			return false
 		}
@@ -239,5 +237,5 @@ func (f *finder) live(tenant, jobID string, limit int) (keys [][]byte, complete 
 			return e.Tenant != tenant || e.JobId != jobID || add(key)
 		})
 	}
-	return keys, complete && (!f.bounded || f.left >= 0)
+	return keys, complete && !f.exceeded()
 }

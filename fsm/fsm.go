@@ -11,7 +11,7 @@ import (
 )
 
 // Reader reads a shard's rows. Keys are relative to the shard: their first byte is the kind (keys.go). Slices handed out
-// are valid until the next write to the state and must not be changed. I/O errors are sticky in the implementation and
+// must not be changed; what Get returns stays valid, what Scan hands out only until fn returns. I/O errors are sticky in the implementation and
 // surface when it commits, or from its Err: after one, reads find nothing and what was computed is thrown away.
 type Reader interface {
 	// Get returns the value of key.

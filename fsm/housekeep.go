@@ -89,7 +89,7 @@ func (a *apply) expire(key []byte) {
 func (a *apply) sweepTombstone(atMS int64, tenant, jobID string) {
 	key := JobKey(tenant, jobID)
 	if j := a.job(key); j != nil && j.State == storagev1.JobState_JOB_STATE_DELETED && j.DeletedMs+recordKeptMS <= atMS {
-		a.sweepJob(tenant, jobID, j)
+		a.sweepJob(tenant, jobID, j, true)
 	}
 	name := jobName{tenant, jobID}
 	s, marked := a.m.stops[name]
@@ -112,18 +112,21 @@ func (a *apply) sweepTombstone(atMS int64, tenant, jobID string) {
 	a.setStop(name, stop{paused: s.paused})
 }
 
-// sweepJob removes a job's row and its payloads.
-func (a *apply) sweepJob(tenant, jobID string, j *storagev1.Job) {
+// sweepJob removes a job's row, and its payloads if it may have some that stand apart.
+func (a *apply) sweepJob(tenant, jobID string, j *storagev1.Job, payloads bool) {
 	a.s.Delete(JobKey(tenant, jobID))
 	if j.State != storagev1.JobState_JOB_STATE_DELETED {
 		a.meta.Jobs--
+	}
+	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_SWEPT, tenant, jobID, j.Incarnation, j.Version)
+	if !payloads {
+		return
 	}
 	// Few jobs have payloads apart, and a range delete costs more than to look.
 	prefix := blobPrefix(tenant, jobID, j.Incarnation)
 	if key, _ := newFinder(a.s, 0).first(prefix, PrefixEnd(prefix)); key != nil {
 		a.s.DeleteRange(prefix, PrefixEnd(prefix))
 	}
-	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_SWEPT, tenant, jobID, j.Incarnation, j.Version)
 }
 
 // expireHistory removes rows of the oldest history bucket if it is over, and the jobs of the one-shots among them.
@@ -170,7 +173,7 @@ func (a *apply) sweepOneShot(e *storagev1.Execution) {
 		return
 	}
 	a.setStop(jobName{e.Tenant, e.JobId}, stop{deletedTo: a.m.stops[jobName{e.Tenant, e.JobId}].deletedTo})
-	a.sweepJob(e.Tenant, e.JobId, j)
+	a.sweepJob(e.Tenant, e.JobId, j, j.Version > 1 || e.Template.GetBlobVersion() != 0)
 }
 
 // trimEvents forgets the event records below an offset and those that are older than an age.

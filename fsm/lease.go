@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"bytes"
+
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
@@ -135,7 +137,7 @@ func (a *apply) endLeases(t *dueTimer, d *matcher) {
 		}
 		left--
 		a.work++
-		e := decodeExecution(key, value)
+		e := decodeExecution(key, bytes.Clone(value))
 		end := a.leaseEnd(e)
 		if a.stamp >= end {
 			lost = append(lost, e)

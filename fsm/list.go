@@ -30,9 +30,10 @@ func ListJobs(r Reader, filter JobFilter, cursor []byte, limit, budget int) (job
 	if bytes.HasPrefix(cursor, prefix) {
 		start = cursor
 	}
-	f := newFinder(r, max(budget, 1))
+	// The finder itself is not bounded: a job is looked up to its end, or not at all.
+	f := newFinder(r, 0)
 	r.Scan(start, PrefixEnd(prefix), func(key, value []byte) bool {
-		if len(jobs) == limit || !f.spend() {
+		if f.spend(); len(jobs) == limit || f.spent > max(budget, 1) {
 			next = bytes.Clone(key)
 			return false
 		}
@@ -170,7 +171,7 @@ func (w *walk) run(cursor []byte, fn func(e *storagev1.Execution, v *storagev1.R
 				next = bytes.Clone(key)
 				return false
 			}
-			if e, v, late := w.decode(key, value); (e != nil || v != nil) && fn(e, v, late) {
+			if e, v, late := w.decode(key, bytes.Clone(value)); (e != nil || v != nil) && fn(e, v, late) {
 				taken++
 			}
 			return true
@@ -270,7 +271,7 @@ func (w *walk) endedSpans() []span {
 	return spans
 }
 
-// decode reads a row as what it holds; nothing for a timer that is no waiting execution.
+// decode reads a row as what it holds, sharing value; nothing for a timer that is no waiting execution.
 func (w *walk) decode(key, value []byte) (e *storagev1.Execution, v *storagev1.RangeVerdict, late bool) {
 	switch key[0] {
 	case KindRetrying:

@@ -40,7 +40,7 @@ func Open(shard uint32, r Reader) *Machine {
 		mustDecode(MetaKey(), value, m.meta.UnmarshalVT)
 	}
 	if m.meta.Level > MaxLevel {
-		panic(UnsupportedLevel{m.meta.Level})
+		panic(UnsupportedLevel{shard, m.meta.Level})
 	}
 	m.timersFrom = timerStart(m.meta.LowWaterMs)
 	r.Scan([]byte{KindStop}, []byte{KindStop + 1}, func(key, value []byte) bool {
@@ -166,7 +166,7 @@ func (a *apply) run(c *storagev1.Command) Result {
 
 func (a *apply) raiseLevel(c *storagev1.RaiseLevel) Result {
 	if c.Level > MaxLevel {
-		panic(UnsupportedLevel{c.Level})
+		panic(UnsupportedLevel{a.m.shard, c.Level})
 	}
 	a.meta.Level = max(a.meta.Level, c.Level)
 	return Result{}
@@ -200,10 +200,10 @@ type CorruptRow struct{ Key []byte }
 func (c CorruptRow) Error() string { return fmt.Sprintf("corrupt row %q", c.Key) }
 
 // UnsupportedLevel is what Apply and Open panic with when the log needs a newer binary.
-type UnsupportedLevel struct{ Level uint32 }
+type UnsupportedLevel struct{ Shard, Level uint32 }
 
 func (u UnsupportedLevel) Error() string {
-	return fmt.Sprintf("shard needs level %d; this binary knows levels up to %d", u.Level, MaxLevel)
+	return fmt.Sprintf("shard %d needs level %d; this binary knows levels up to %d", u.Shard, u.Level, MaxLevel)
 }
 
 func corrupt(key []byte) CorruptRow { return CorruptRow{append([]byte(nil), key...)} }

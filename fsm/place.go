@@ -9,11 +9,11 @@ import (
 // An execution has one row, and its state decides where it stands. put… functions write the row at its new place, drop…
 // functions remove it from the old one; both keep the counters, so that a transition is one drop and one put.
 
-// decodeExecution decodes a row. Names that its key carries are filled in by the caller. It copies value once and shares
-// the copy.
+// decodeExecution decodes a row and shares value, which must stay as it is: what Get returned, or a copy. Names that its
+// key carries are filled in by the caller.
 func decodeExecution(key, value []byte) *storagev1.Execution {
 	e := &storagev1.Execution{}
-	if e.UnmarshalVTUnsafe(bytes.Clone(value)) != nil {
+	if e.UnmarshalVTUnsafe(value) != nil {
 		panic(corrupt(key))
 	}
 	return e

@@ -20,7 +20,9 @@ func newReplay() *replay {
 	return &replay{jobs: map[string]string{}, executions: map[Identity]string{}}
 }
 
-func jobOf(e *storagev1.Event) string { return fmt.Sprintf("%s/%s/%d", e.Tenant, e.JobId, e.Incarnation) }
+func jobOf(e *storagev1.Event) string {
+	return fmt.Sprintf("%s/%s/%d", e.Tenant, e.JobId, e.Incarnation)
+}
 
 func (r *replay) apply(t failer, rec *storagev1.EventRecord) {
 	t.Helper()

@@ -71,7 +71,7 @@ type Result struct {
 	// Leases: claim and advance, with the claim each belongs to (Execution.ClaimId). The executions are shared and
 	// read-only.
 	Leases []*storagev1.Execution
-	// Task: start and step.
+	// Task: start and step; an update that resumes a job with more held executions than it may release itself.
 	Task *storagev1.Task
 	// Fired is how many timers an advance popped; MoreDue says that timers due at its stamp remain.
 	Fired   int
@@ -84,7 +84,7 @@ type Result struct {
 // Item is the result of one item of a batch.
 type Item struct {
 	Refusal *Refusal
-	// Creates: the receipt. Duplicate says that it is the answer of an earlier create.
+	// Creates: the receipt. Duplicate says that it is the answer of an earlier create, or trigger.
 	Incarnation uint64
 	CreatedMS   int64
 	FirstMS     int64
@@ -110,7 +110,7 @@ type Effects struct {
 	Ended []LeaseRef
 	// SettingsChanged says that a queue's or tenant's settings were replaced.
 	SettingsChanged bool
-	// Started and Finished describe executions for the metrics of the leader.
+	// LatenessMS is first start minus nominal of each execution that started.
 	LatenessMS []int64
 }
 

@@ -206,12 +206,6 @@ func lateKey(bucket uint32, id *Identity, fencing uint64) []byte {
 	return binary.BigEndian.AppendUint64(endedKey(bucket, id, charLate), fencing)
 }
 
-func endedJobPrefix(bucket uint32, tenant, jobID string) []byte {
-	b := make([]byte, 0, 1+4+len(tenant)+1+len(jobID)+1)
-	b = binary.BigEndian.AppendUint32(append(b, KindEnded), bucket)
-	return appendName(appendName(b, tenant), jobID)
-}
-
 func recordKey(method byte, tenant, jobID, key string) []byte {
 	b := make([]byte, 0, 2+len(tenant)+1+len(jobID)+1+len(key)+1)
 	return appendName(appendName(appendName(append(b, KindIdempotency, method), tenant), jobID), key)

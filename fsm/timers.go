@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -82,7 +83,7 @@ const (
 	eventRecordAtMS   protowire.Number = 3
 )
 
-var errValue = fmt.Errorf("malformed value")
+var errValue = errors.New("malformed value")
 
 // fieldBytes descends into a message along length-delimited fields. An absent field is empty; ok is false only for what
 // is no message at all.

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	batchCallers = 4
+	batchCallers = 8
 	batchItems   = 1000
 	// retryLimit bounds for how long one create is sent again after refusals and lost answers.
 	retryLimit = 60 * time.Second

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -97,14 +96,8 @@ func decodeJSON(data []byte, m proto.Message) (field, text string) {
 	// The library's prefix has a random kind of space, so that nobody relies on the text.
 	text = strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	text = strings.TrimSpace(strings.TrimPrefix(text, "proto:"))
-	if match := jsonErrorField.FindStringSubmatch(text); match != nil {
-		field = match[1]
-	}
-	return field, "cannot be read: " + text
+	return errorPath(data, m.ProtoReflect().Descriptor(), text), "cannot be read: " + text
 }
-
-// protojson names the field in the error's text only.
-var jsonErrorField = regexp.MustCompile(`(?:unknown field "|duplicate field "|for \w+ field )([\w.\[\]]+)`)
 
 // invalidUTF8 returns the path of the string that is not UTF-8: it decodes with a mark in place of the broken bytes and
 // looks where the mark is. Empty if the JSON is broken besides.

@@ -125,7 +125,7 @@ func (d *Dispatcher) Applied(id uint32, effects *fsm.Effects) {
 	for i := range effects.Ended {
 		sh.endLease(effects.Ended[i].ClaimID, effects.Ended[i].Fencing)
 	}
-	if effects.SettingsChanged {
+	if effects.SettingsChanged && !slices.Contains(d.jobs.settings, sh) {
 		d.jobs.settings = append(d.jobs.settings, sh)
 		signal(d.wakeLoader)
 	}

@@ -33,8 +33,8 @@ type host struct {
 	engine *store.Memory
 	shards []*hostShard
 	now    func() int64
-	// stamp stamps the entries; nil is now.
-	stamp   func() int64
+	// early: the next entry is stamped a millisecond before now.
+	early   atomic.Bool
 	turn    time.Duration
 	wake    chan struct{}
 	mayFire atomic.Bool
@@ -43,10 +43,12 @@ type host struct {
 	// held: proposals stay in the mailbox.
 	held atomic.Bool
 
+	// loop makes the loop, and changes of leadership, one at a time.
+	loop    sync.Mutex
 	mu      sync.Mutex
 	mailbox []proposed
-	// entries counts those with commands of the dispatcher; advances those of them with an advance.
-	entries, advances, claims int
+	// entries that were applied, and commands of two kinds in them.
+	entries, advances, claims atomic.Int64
 }
 
 type hostShard struct {
@@ -130,34 +132,39 @@ func (h *host) run(ctx context.Context) {
 		var finish []func()
 		for id, list := range byShard {
 			if len(list) > 0 {
+				h.loop.Lock()
 				finish = append(finish, h.apply(h.shards[id], list))
+				h.loop.Unlock()
 			}
 		}
 		if h.turn > 0 {
 			time.Sleep(h.turn)
 		}
 		for _, f := range finish {
+			h.loop.Lock()
 			f()
+			h.loop.Unlock()
 		}
 	}
 }
 
-// apply puts an entry through a shard's machine and commits it; the function it returns tells of it.
+// apply puts an entry through a shard's machine and commits it; the function it returns tells of it. Both are called with
+// loop held.
 func (h *host) apply(sh *hostShard, list []proposed) func() {
 	entry := &storagev1.Entry{Term: sh.term, StampMs: h.now()}
-	if h.stamp != nil {
-		entry.StampMs = h.stamp()
+	if h.early.Swap(false) {
+		entry.StampMs--
 	}
 	for _, p := range list {
 		entry.Commands = append(entry.Commands, p.cmd)
 		if p.cmd.Advance != nil {
-			h.advances++
+			h.advances.Add(1)
 		}
 		if p.cmd.Claim != nil {
-			h.claims++
+			h.claims.Add(1)
 		}
 	}
-	h.entries++
+	h.entries.Add(1)
 	sh.index++
 	results, effects := sh.machine.Apply(sh.rows, sh.index, entry)
 	batch := h.engine.NewBatch()
@@ -185,6 +192,8 @@ func (h *host) apply(sh *hostShard, list []proposed) func() {
 
 // lead begins a leadership of the shard.
 func (h *host) lead(sh *hostShard) {
+	h.loop.Lock()
+	defer h.loop.Unlock()
 	sh.term++
 	sh.index++
 	start := &storagev1.Command{LeaderStart: &storagev1.LeaderStart{Term: sh.term, Store: "s1"}}
@@ -194,6 +203,8 @@ func (h *host) lead(sh *hostShard) {
 
 // depose ends the leadership: what is under way is lost to those who wait for it, though it may have been applied.
 func (h *host) depose(sh *hostShard) {
+	h.loop.Lock()
+	defer h.loop.Unlock()
 	sh.term++
 	h.d.StepDown(sh.id)
 	h.mu.Lock()
@@ -369,14 +380,18 @@ func (h *host) complete(leases ...*storagev1.Execution) {
 			ExecutionId: fsm.ExecutionID(e), Fencing: e.Fencing, Outcome: storagev1.Outcome_OUTCOME_SUCCEEDED,
 		})
 	}
+	var shards sync.WaitGroup
 	for shard, items := range byShard {
-		result := h.do(shard, &storagev1.Command{Completions: &storagev1.Completions{Items: items}})
-		for _, item := range result.Items {
-			if item.Refusal != nil {
-				panic(fmt.Sprintf("complete: %+v", *item.Refusal))
+		shards.Go(func() {
+			result := h.do(shard, &storagev1.Command{Completions: &storagev1.Completions{Items: items}})
+			for _, item := range result.Items {
+				if item.Refusal != nil {
+					panic(fmt.Sprintf("complete: %+v", *item.Refusal))
+				}
 			}
-		}
+		})
 	}
+	shards.Wait()
 }
 
 // rowsOf counts rows of a kind in all shards.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -68,9 +69,7 @@ func (d *Dispatcher) plan(now time.Time) ([]proposal, time.Duration) {
 	}
 	if !d.stopped {
 		pl.claims()
-		for _, sh := range d.led {
-			pl.advance(sh)
-		}
+		pl.advances()
 	}
 	var proposals []proposal
 	for _, r := range pl.rounds {
@@ -265,11 +264,26 @@ func (sq *shardQueue) before(other *shardQueue) bool {
 	return x < y || x == y && sq.shard.id < other.shard.id
 }
 
+// advances goes through the shards with due timers, those that have waited longest first: there may be neither rounds nor
+// polls for all.
+func (pl *plan) advances() {
+	var due []*shard
+	for _, sh := range pl.d.led {
+		if sh.ready && (sh.timers.total > 0 || sh.timers.moreDue) {
+			due = append(due, sh)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b *shard) int { return a.timers.since.Compare(b.timers.since) })
+	for _, sh := range due {
+		pl.advance(sh)
+	}
+}
+
 // advance plans to fire what is due in a shard: into the hands of hungry polls if it can, else to ready. While no poll
 // can take what is due but workers seem to be about, it waits for them up to the grace.
 func (pl *plan) advance(sh *shard) {
 	t := &sh.timers
-	if !sh.ready || t.total == 0 && !t.moreDue || !pl.mayOpen(sh) {
+	if !pl.mayOpen(sh) {
 		return
 	}
 	limit := roundLimit
@@ -294,6 +308,10 @@ func (pl *plan) advance(sh *shard) {
 			return
 		}
 		limit = min(limit, t.total-waiting)
+	}
+	if adv.total > 0 {
+		// What falls due before the entry is stamped would find no demand left.
+		limit = min(limit, t.total)
 	}
 	adv.limit = limit
 	r := pl.open(sh)

@@ -56,6 +56,8 @@ type band struct {
 	resets  int
 	// missed is what became ready while the band was being read and is not in memory.
 	missed missedEntries
+	// gone are keys that left while the band was being read, so that what was read of them is not taken in.
+	gone map[string]bool
 
 	// items and inflight count keys in memory and in claims under way; depth is all that is ready, exact once nothing
 	// is left in rows only.
@@ -141,6 +143,7 @@ func (d *Dispatcher) readyRemoved(sh *shard, key []byte) {
 		return
 	}
 	b.depth = max(0, b.depth-1)
+	b.went(key)
 	s := b.streams[string(key[:streamLen(&ref)])]
 	if s == nil {
 		return
@@ -268,6 +271,13 @@ func (b *band) unsee(prefix []byte) {
 func (b *band) leave(e entry) {
 	if b.loading {
 		b.missed.add(e)
+	}
+}
+
+// went notes that a key's row is gone. Locked.
+func (b *band) went(key []byte) {
+	if b.loading {
+		b.gone[string(key)] = true
 	}
 }
 

@@ -161,11 +161,11 @@ func TestPausedQueueOrTenantIsNotOffered(t *testing.T) {
 						}
 					}
 					time.Sleep(3 * time.Second)
-					before := w.entries
+					before := w.entries.Load()
 					if got := w.poll("c", 30, 3*time.Second); len(got) != 0 {
 						t.Fatalf("paused, and yet %v", ids(got))
 					}
-					if n := w.entries - before; n > 0 {
+					if n := w.entries.Load() - before; n > 0 {
 						t.Errorf("%d entries for what is paused", n)
 					}
 					for _, sh := range w.shards {

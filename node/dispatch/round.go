@@ -60,6 +60,20 @@ func (r *round) claim(p *poll) *claim {
 	return c
 }
 
+// each calls fn for what a round, if there is one, takes of a band. Locked.
+func (r *round) each(b *band, fn func(*taken)) {
+	if r == nil {
+		return
+	}
+	for _, c := range r.claims {
+		for i := range c.taken {
+			if c.taken[i].band == b {
+				fn(&c.taken[i])
+			}
+		}
+	}
+}
+
 // proposals makes the commands of a round: what is ready goes before what fires. Locked.
 func (d *Dispatcher) proposals(r *round) (list []proposal) {
 	add := func(cmd *storagev1.Command, done func(fsm.Result, error)) {
@@ -170,6 +184,7 @@ func (d *Dispatcher) claimed(c *claim, leases []*storagev1.Execution) {
 		t.band.inflight--
 		if all || leased[string(t.key)] {
 			t.band.depth = max(0, t.band.depth-1)
+			t.band.went(t.key)
 		} else {
 			d.counts.PassedOver++
 			d.distrust(t.band, t.entry)

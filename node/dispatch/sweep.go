@@ -72,7 +72,7 @@ func (d *Dispatcher) beginSweep(b *band) (*sweep, bool) {
 		d.settleBand(b)
 		return nil, false
 	}
-	b.loading, b.unseenSince = true, nil
+	b.loading, b.unseenSince, b.gone = true, nil, map[string]bool{}
 	for _, s := range b.streams {
 		s.changed = false
 	}
@@ -180,6 +180,7 @@ func (d *Dispatcher) endSweep(s *sweep) {
 	b := s.band
 	missed := b.missed
 	b.missed = missedEntries{}
+	b.sq.shard.round.each(b, func(t *taken) { b.gone[string(t.key)] = true })
 	if !b.sq.shard.dropped && !b.sq.paused && b.resets == s.resets {
 		for i := range s.runs {
 			d.takeRun(b, &s.runs[i], missed.over)
@@ -192,7 +193,7 @@ func (d *Dispatcher) endSweep(s *sweep) {
 			b.sweepAt = b.prefix
 		}
 	}
-	b.loading = false
+	b.loading, b.gone = false, nil
 	if b.sq.shard.dropped {
 		return
 	}
@@ -219,8 +220,13 @@ func (d *Dispatcher) takeRun(b *band, r *run, incomplete bool) {
 	if !r.wanted || !s.more || s.changed || !bytes.Equal(s.from, r.from) {
 		return
 	}
-	s.items = append(s.items, r.keys...)
-	d.account(b, len(r.keys))
+	had := len(s.items)
+	for _, it := range r.keys {
+		if !b.gone[string(it.key)] {
+			s.items = append(s.items, it)
+		}
+	}
+	d.account(b, len(s.items)-had)
 	switch {
 	case r.cut || incomplete:
 		if n := len(r.keys); n > 0 {

@@ -18,7 +18,7 @@ setup: ## fetch modules and build the pinned tools
 	$(TOOL) buf --version
 
 build: ## build ./carillon
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o carillon .
+	$(GO) build -ldflags '$(LDFLAGS)' -o carillon .
 
 demo: build ## run the main job: a real server, jobs, a worker, a retry, a dead letter; ends by itself
 	./carillon demo

@@ -19,8 +19,8 @@ func (a *apply) createJobs(c *storagev1.CreateJobs) Result {
 	return Result{Items: items}
 }
 
-// createJob accepts a job. Its row is its own create record: while it stands, the tombstone included, a retry gets the
-// first answer.
+// createJob accepts a job. Its row is its own create record: while it stands a retry gets the first answer, and one with a
+// key gets it from the tombstone, too.
 func (a *apply) createJob(c *storagev1.CreateJob) Item {
 	if r := validCreate(c); r != nil {
 		return Item{Refusal: r}
@@ -29,16 +29,19 @@ func (a *apply) createJob(c *storagev1.CreateJob) Item {
 	if value, ok := a.s.Get(key); ok {
 		old := &storagev1.Job{}
 		mustDecode(key, value, old.UnmarshalVT)
-		if bytes.Equal(old.CreateHash, c.Hash) {
+		stands := old.State != storagev1.JobState_JOB_STATE_DELETED
+		sameKey := c.KeyHash != 0 && c.KeyHash == old.CreateKey
+		switch {
+		case (stands || sameKey) && bytes.Equal(old.CreateHash, c.Hash):
 			a.meta.DuplicatesTotal++
 			item := receipt(old)
 			item.Duplicate = true
 			return item
-		}
-		if old.State != storagev1.JobState_JOB_STATE_DELETED {
+		case stands || sameKey:
 			a.meta.ConflictsTotal++
 			return Item{Refusal: a.createConflict(c, old)}
 		}
+		// Another request under the id of a deleted job is another job.
 	}
 	if a.m.tenantGone(c.Tenant) {
 		return Item{Refusal: refuse(FailedPrecondition, "tenant %q is deleted", c.Tenant)}
@@ -51,7 +54,7 @@ func (a *apply) createJob(c *storagev1.CreateJob) Item {
 	j := &a.m.job
 	j.Reset()
 	j.Version, j.Incarnation, j.State = 1, a.meta.Incarnation, storagev1.JobState_JOB_STATE_ACTIVE
-	j.CreateHash, j.CreatedMs, j.UpdatedMs = c.Hash, a.meta.ClockMs, a.meta.ClockMs
+	j.CreateHash, j.CreateKey, j.CreatedMs, j.UpdatedMs = c.Hash, c.KeyHash, a.meta.ClockMs, a.meta.ClockMs
 	j.Schedule, j.CatchUp, j.CatchUpWindowMs, j.Labels = schedule, c.CatchUp, c.CatchUpWindowMs, c.Labels
 	if c.Paused {
 		j.State = storagev1.JobState_JOB_STATE_PAUSED

@@ -115,8 +115,8 @@ var catchUps = map[string]storagev1.CatchUp{
 
 func buildCreate(_ *script, a args) *storagev1.CreateJob {
 	return &storagev1.CreateJob{
-		Tenant: a.str("tenant", "t"), JobId: a.str("id", "job"), Hash: hashArgs(a), Schedule: buildSchedule(a),
-		CatchUp: catchUps[a.m["catch-up"]], CatchUpWindowMs: a.dur("window", 0), Labels: keyValues(a, "label-"),
+		Tenant: a.str("tenant", "t"), JobId: a.str("id", "job"), Hash: hashArgs(a, "key"), Schedule: buildSchedule(a),
+		KeyHash: uint64(len(a.str("key", ""))), CatchUp: catchUps[a.m["catch-up"]], CatchUpWindowMs: a.dur("window", 0), Labels: keyValues(a, "label-"),
 		Template: buildTemplate(a), Paused: a.has("paused"),
 	}
 }

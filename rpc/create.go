@@ -85,16 +85,22 @@ func (s *server) createOf(req *carillonv1.CreateJobRequest, nowMS int64, request
 	if err := v.err(); err != nil {
 		return nil, err
 	}
+	keyHash := uint64(0)
 	switch {
+	case create.JobId != "" && key != "":
+		keyHash = hashKey(key)
+	case create.JobId != "" && requestID != "":
+		keyHash = hashKey(jobIDFromBatch(create.Tenant, requestID, index))
 	case create.JobId != "":
 	case key != "":
-		create.JobId = jobIDFromKey(create.Tenant, key)
+		create.JobId, keyHash = jobIDFromKey(create.Tenant, key), keyInID
 	case requestID != "":
-		create.JobId = jobIDFromBatch(create.Tenant, requestID, index)
+		create.JobId, keyHash = jobIDFromBatch(create.Tenant, requestID, index), keyInID
 	default:
 		create.JobId = newID()
 	}
 	create.Hash = hashCreate(create)
+	create.KeyHash = keyHash // not part of the body
 	return create, nil
 }
 

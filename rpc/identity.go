@@ -77,6 +77,15 @@ func hashOf(domain string, m marshaler) []byte {
 // hashCreate hashes a create whose hash is not set yet.
 func hashCreate(c *storagev1.CreateJob) []byte { return hashOf("create", c) }
 
+// keyInID stands for the hash of a key that the job's id is derived from.
+const keyInID = 1
+
+// hashKey is the hash of an idempotency key that came with an id: never 0, never keyInID.
+func hashKey(key string) uint64 {
+	sum := sha256.Sum256(appendPart([]byte("carillon/create-key/1"), key))
+	return binary.BigEndian.Uint64(sum[:8]) | 2
+}
+
 // hashUpdate hashes what an update changes. The key is its identity and expected_version its precondition: neither is
 // part of what it asks for.
 func hashUpdate(u *storagev1.UpdateJob) []byte {

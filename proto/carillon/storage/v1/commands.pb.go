@@ -437,8 +437,11 @@ type CreateJob struct {
 	Labels          []*KeyValue `protobuf:"bytes,7,rep,name=labels,proto3" json:"labels,omitempty"`
 	Template        *Template   `protobuf:"bytes,8,opt,name=template,proto3" json:"template,omitempty"`
 	Paused          bool        `protobuf:"varint,9,opt,name=paused,proto3" json:"paused,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Hash of the idempotency key; 0: none. It tells the retry of a create whose job was deleted meanwhile, which gets the
+	// first answer, from a new job under the same id. A constant where the id itself is derived from the key.
+	KeyHash       uint64 `protobuf:"varint,10,opt,name=key_hash,json=keyHash,proto3" json:"key_hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateJob) Reset() {
@@ -532,6 +535,13 @@ func (x *CreateJob) GetPaused() bool {
 		return x.Paused
 	}
 	return false
+}
+
+func (x *CreateJob) GetKeyHash() uint64 {
+	if x != nil {
+		return x.KeyHash
+	}
+	return 0
 }
 
 // UpdateJob changes the named fields; pausing and resuming are updates of state.
@@ -1697,7 +1707,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x05level\x18\x01 \x01(\rR\x05level\"B\n" +
 	"\n" +
 	"CreateJobs\x124\n" +
-	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.CreateJobR\x05items\"\xf9\x02\n" +
+	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.CreateJobR\x05items\"\x94\x03\n" +
 	"\tCreateJob\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x12\n" +
@@ -1707,7 +1717,9 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x12catch_up_window_ms\x18\x06 \x01(\x03R\x0fcatchUpWindowMs\x125\n" +
 	"\x06labels\x18\a \x03(\v2\x1d.carillon.storage.v1.KeyValueR\x06labels\x129\n" +
 	"\btemplate\x18\b \x01(\v2\x1d.carillon.storage.v1.TemplateR\btemplate\x12\x16\n" +
-	"\x06paused\x18\t \x01(\bR\x06paused\"\xa5\x04\n" +
+	"\x06paused\x18\t \x01(\bR\x06paused\x12\x19\n" +
+	"\bkey_hash\x18\n" +
+	" \x01(\x04R\akeyHash\"\xa5\x04\n" +
 	"\tUpdateJob\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12'\n" +

@@ -151,6 +151,7 @@ func (m *CreateJob) CloneVT() *CreateJob {
 	r.CatchUpWindowMs = m.CatchUpWindowMs
 	r.Template = m.Template.CloneVT()
 	r.Paused = m.Paused
+	r.KeyHash = m.KeyHash
 	if rhs := m.Hash; rhs != nil {
 		tmpBytes := make([]byte, len(rhs))
 		copy(tmpBytes, rhs)
@@ -1027,6 +1028,11 @@ func (m *CreateJob) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.KeyHash != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.KeyHash))
+		i--
+		dAtA[i] = 0x50
 	}
 	if m.Paused {
 		i--
@@ -2285,6 +2291,9 @@ func (m *CreateJob) SizeVT() (n int) {
 	}
 	if m.Paused {
 		n += 2
+	}
+	if m.KeyHash != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.KeyHash))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4138,6 +4147,25 @@ func (m *CreateJob) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Paused = bool(v != 0)
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field KeyHash", wireType)
+			}
+			m.KeyHash = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.KeyHash |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -8225,6 +8253,25 @@ func (m *CreateJob) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.Paused = bool(v != 0)
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field KeyHash", wireType)
+			}
+			m.KeyHash = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.KeyHash |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

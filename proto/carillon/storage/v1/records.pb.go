@@ -946,7 +946,9 @@ type Job struct {
 	FirstMs     int64  `protobuf:"varint,16,opt,name=first_ms,json=firstMs,proto3" json:"first_ms,omitempty"`
 	PauseReason string `protobuf:"bytes,17,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
 	// Executions apart from the schedule exist, so that even a waiting one-shot may have something alive.
-	Triggered     bool `protobuf:"varint,18,opt,name=triggered,proto3" json:"triggered,omitempty"`
+	Triggered bool `protobuf:"varint,18,opt,name=triggered,proto3" json:"triggered,omitempty"`
+	// CreateJob.key_hash of the request that created it.
+	CreateKey     uint64 `protobuf:"varint,19,opt,name=create_key,json=createKey,proto3" json:"create_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1105,6 +1107,13 @@ func (x *Job) GetTriggered() bool {
 		return x.Triggered
 	}
 	return false
+}
+
+func (x *Job) GetCreateKey() uint64 {
+	if x != nil {
+		return x.CreateKey
+	}
+	return 0
 }
 
 // Attempt is one delivery, as it ended.
@@ -2593,7 +2602,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xb3\x05\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xd2\x05\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -2617,7 +2626,9 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"deleted_ms\x18\x0f \x01(\x03R\tdeletedMs\x12\x19\n" +
 	"\bfirst_ms\x18\x10 \x01(\x03R\afirstMs\x12!\n" +
 	"\fpause_reason\x18\x11 \x01(\tR\vpauseReason\x12\x1c\n" +
-	"\ttriggered\x18\x12 \x01(\bR\ttriggered\"\xae\x02\n" +
+	"\ttriggered\x18\x12 \x01(\bR\ttriggered\x12\x1d\n" +
+	"\n" +
+	"create_key\x18\x13 \x01(\x04R\tcreateKey\"\xae\x02\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x18\n" +
 	"\afencing\x18\x02 \x01(\x04R\afencing\x12\x16\n" +

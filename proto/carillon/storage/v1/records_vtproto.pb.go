@@ -160,6 +160,7 @@ func (m *Job) CloneVT() *Job {
 	r.FirstMs = m.FirstMs
 	r.PauseReason = m.PauseReason
 	r.Triggered = m.Triggered
+	r.CreateKey = m.CreateKey
 	if rhs := m.CreateHash; rhs != nil {
 		tmpBytes := make([]byte, len(rhs))
 		copy(tmpBytes, rhs)
@@ -895,6 +896,13 @@ func (m *Job) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.CreateKey != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.CreateKey))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x98
 	}
 	if m.Triggered {
 		i--
@@ -2429,6 +2437,9 @@ func (m *Job) SizeVT() (n int) {
 	}
 	if m.Triggered {
 		n += 3
+	}
+	if m.CreateKey != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.CreateKey))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4350,6 +4361,25 @@ func (m *Job) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Triggered = bool(v != 0)
+		case 19:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field CreateKey", wireType)
+			}
+			m.CreateKey = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.CreateKey |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -9254,6 +9284,25 @@ func (m *Job) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.Triggered = bool(v != 0)
+		case 19:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field CreateKey", wireType)
+			}
+			m.CreateKey = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.CreateKey |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

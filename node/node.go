@@ -284,10 +284,12 @@ func (n *Node) run(ctx context.Context) error {
 	defer stopServing()
 	stop := context.AfterFunc(groupCtx, stopServing) // a part that failed ends the node
 	defer stop()
+	// Long polls end at once, so that the calls under way can finish in time.
+	stopPolls := context.AfterFunc(serving, n.dispatcher.Stop)
+	defer stopPolls()
 	n.logger.Info("serving", "address", n.web.listener.Addr().String(), "data", filepath.Clean(n.cfg.DataDir),
 		"shards", len(n.slots.shards), "version", Version)
 	err := n.web.serve(serving, routes(n.api, registry, n.notReady), n.cfg.ShutdownTimeout/2)
-	n.dispatcher.Stop()
 	stopBackground()
 	return errors.Join(err, group.Wait())
 }

@@ -81,6 +81,14 @@ type Config struct {
 	Linger   time.Duration
 	MinBatch int
 	Logger   *slog.Logger
+	Faults   Faults
+}
+
+// Faults are deliberate mistakes. Tests switch one on to prove that they would notice it; nothing else sets them.
+type Faults struct {
+	// DueTimersLost begins a leadership with the timers that are still to come: those that fell due while nobody led the
+	// shard are lost.
+	DueTimersLost bool
 }
 
 const (

@@ -180,6 +180,9 @@ func (d *Dispatcher) loadTimers(sh *shard) error {
 	rows := d.host.Rows(sh.id)
 	if first {
 		from = lowWater(rows)
+		if d.cfg.Faults.DueTimersLost {
+			from = now + 1
+		}
 	}
 	read, last, err := d.scanTimers(sh, rows, from, until, room)
 	if err != nil {

@@ -210,3 +210,28 @@ func TestTimerIsNotForgottenWhenAnEntryWasStampedTooEarly(t *testing.T) {
 		}
 	})
 }
+
+// firedAfterOutage lets jobs fall due while nobody leads the shard, and returns how many are delivered after that.
+func firedAfterOutage(t *testing.T, faults dispatch.Faults) (delivered int) {
+	t.Helper()
+	inWorld(t, 1, dispatch.Config{Faults: faults}, func(t *testing.T, w *world) {
+		w.create(numbered(10, job{in: 5 * time.Second})...)
+		w.depose(w.shards[0])
+		time.Sleep(10 * time.Second)
+		w.lead(w.shards[0])
+		delivered = len(w.poll("c", 100, 10*time.Second))
+	})
+	return delivered
+}
+
+func TestWhatFellDueWhileNobodyLedFiresAtTakeover(t *testing.T) {
+	if n := firedAfterOutage(t, dispatch.Faults{}); n != 10 {
+		t.Errorf("%d of 10 were delivered", n)
+	}
+}
+
+func TestPlantedFaultDueTimersLostIsCaught(t *testing.T) {
+	if n := firedAfterOutage(t, dispatch.Faults{DueTimersLost: true}); n == 10 {
+		t.Fatal("the timers were lost without a complaint")
+	}
+}

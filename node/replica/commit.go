@@ -15,8 +15,8 @@ type write struct {
 	responses []responses
 	// early: some responses did not wait for the sync, with that fault only.
 	early bool
-	// apart are applied indexes kept out of the batch, with that fault only.
-	apart []*replica
+	// apart is what a fault keeps out of the batch; nil without one.
+	apart store.Batch
 }
 
 // commit writes the batch and returns how to wait for it, if anything depends on it.
@@ -46,15 +46,25 @@ func (c *Core) commit(w *write) (wait func() error, err error) {
 	return wait, nil
 }
 
-// commitApart is the fault AppliedIndexApart.
-func (c *Core) commitApart(apart []*replica) error {
-	if len(apart) == 0 {
+// commitApart commits what a fault kept out of the batch.
+func (c *Core) commitApart(apart store.Batch) error {
+	if apart == nil || apart.Len() == 0 {
 		return nil
 	}
-	b := c.engine.NewBatch()
-	for _, r := range apart {
-		b.Set(rowKey(r.shard, fsm.KindApplied), encodeApplied(r.applied))
-	}
-	_, err := c.engine.Commit(b, false)
+	_, err := c.engine.Commit(apart, false)
 	return err
+}
+
+// splitBatch is the fault IdempotencyApart: records of idempotency keys go to another batch.
+type splitBatch struct {
+	store.Batch
+	apart store.Batch
+}
+
+func (b splitBatch) Set(key, value []byte) {
+	if key[kindAt] == fsm.KindIdempotency {
+		b.apart.Set(key, value)
+		return
+	}
+	b.Batch.Set(key, value)
 }

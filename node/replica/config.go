@@ -86,6 +86,8 @@ type Faults struct {
 	ReplyBeforeSync bool
 	// AppliedIndexApart commits the applied index in a batch of its own, after the state it belongs to.
 	AppliedIndexApart bool
+	// IdempotencyApart commits the records of idempotency keys in a batch of their own, after what they are for.
+	IdempotencyApart bool
 }
 
 // withDefaults fills in what was left zero.

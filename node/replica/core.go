@@ -325,6 +325,9 @@ func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 	c.dirty, c.worked = c.worked[:0], work
 	slices.SortFunc(work, byShard)
 	w := &write{batch: c.engine.NewBatch(), stampMS: stampMS}
+	if c.cfg.Faults != (Faults{}) {
+		w.apart = c.engine.NewBatch()
+	}
 	for _, r := range work {
 		r.dirty = false
 		if err := c.drive(r, w); err != nil {

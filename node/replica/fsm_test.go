@@ -86,3 +86,54 @@ func TestDecodedEntriesGiveTheLeadersState(t *testing.T) {
 		s.settle()
 	}
 }
+
+// updateAndRetry updates a job under an idempotency key, crashes with each choice of what survives of the unsynced writes,
+// retries the update and returns how its answer differs from the first one.
+func updateAndRetry(t *testing.T, faults Faults) error {
+	t.Helper()
+	configure := func(c *Config) { c.OpenMachine, c.Faults = openFSM, faults }
+	update := &storagev1.Command{UpdateJob: &storagev1.UpdateJob{
+		Tenant: "t", JobId: "j", IdempotencyKey: "key", Hash: make([]byte, 16), Fields: []string{"labels"},
+		Labels: []*storagev1.KeyValue{{Key: "a", Value: "b"}},
+	}}
+	for keep, more := 0, true; more; keep++ {
+		s := newSolo(t, configure).established()
+		s.do(&storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{{
+			Tenant: "t", JobId: "j", Hash: make([]byte, 16), Schedule: &storagev1.Schedule{AtMs: s.stamp + 1000},
+			Template: &storagev1.Template{
+				Queue: "q", LeaseMs: 1000, RetentionMs: 1000,
+				Retry: &storagev1.RetryPolicy{MaxAttempts: 3, FirstDelayMs: 1, FactorThousandths: 2000, MaxDelayMs: 10},
+			},
+		}}}})
+		first := s.do(update)
+		if first.Refusal != nil {
+			t.Fatalf("update: %+v", first.Refusal)
+		}
+		more = keep < s.engine.Unsynced()
+		s.engine = s.engine.Crash(keep)
+		s.open(configure)
+		s.settle()
+		s.core.LeaseHeld(1, s.core.all[0].hard.term)
+		s.settle()
+		if again := s.do(update); again.Refusal != nil || again.Job.GetVersion() != first.Job.GetVersion() {
+			return fmt.Errorf("%d unsynced commits kept: the retry got %+v, version %d; first was version %d",
+				keep, again.Refusal, again.Job.GetVersion(), first.Job.GetVersion())
+		}
+	}
+	return nil
+}
+
+// An update that was answered is not applied a second time, whatever the crash after it left.
+func TestRetriedUpdateGetsItsFirstAnswerAfterAnyCrash(t *testing.T) {
+	if err := updateAndRetry(t, Faults{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPlantedFaultIdempotencyApartIsCaught(t *testing.T) {
+	err := updateAndRetry(t, Faults{IdempotencyApart: true})
+	if err == nil {
+		t.Fatal("the record was lost without a complaint")
+	}
+	t.Log(err)
+}

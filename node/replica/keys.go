@@ -12,6 +12,9 @@ func rowKey(shard uint32, kind byte) []byte {
 	return store.AppendKey(make([]byte, 0, 5), shard, []byte{kind})
 }
 
+// kindAt is where a row's kind stands in its key, behind the shard.
+const kindAt = 4
+
 // logKeyLen is the length of a log row's key: shard, kind, index.
 const logKeyLen = 13
 

@@ -169,13 +169,16 @@ func (c *Core) drive(r *replica, w *write) error {
 		r.appliedMoved = false
 		c.writeApplied(r, w)
 	}
+	if c.cfg.Faults.IdempotencyApart {
+		return r.rows.Flush(splitBatch{w.batch, w.apart})
+	}
 	return r.rows.Flush(w.batch)
 }
 
 // writeApplied puts the applied index into the batch that carries the state.
 func (c *Core) writeApplied(r *replica, w *write) {
 	if c.cfg.Faults.AppliedIndexApart {
-		w.apart = append(w.apart, r)
+		w.apart.Set(rowKey(r.shard, fsm.KindApplied), encodeApplied(r.applied))
 		return
 	}
 	w.batch.Set(rowKey(r.shard, fsm.KindApplied), encodeApplied(r.applied))

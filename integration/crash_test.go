@@ -24,6 +24,7 @@ import (
 //
 // CARILLON_DRILL sets how long the load lasts (default 12s), CARILLON_SEED repeats a run.
 func TestCrashNothingLostNothingTwice(t *testing.T) {
+	t.Parallel()
 	length, seed := drillLength(t, 12*time.Second), drillSeed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	s := startServer(t, "")
@@ -312,34 +313,20 @@ func resultOf(lease *carillonv1.Lease) []byte {
 // drain waits until nothing is left to run.
 func (l *crashLoad) drain(t *testing.T, limit time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
 	for id, job := range l.acked {
-		for {
-			res, err := l.s.jobs().GetJob(ctx, connect.NewRequest(&carillonv1.GetJobRequest{Id: id, Tenant: job.receipt.GetTenant()}))
-			if err == nil && res.Msg.GetJob().GetState() == carillonv1.JobState_JOB_STATE_COMPLETED && l.settled(ctx, id, job) {
-				break
-			}
-			if ctx.Err() != nil {
-				t.Fatalf("job %s (%v) is not done after %v: %v, %v", id, job.receipt, limit, res, err)
-			}
-			pauseCtx(ctx, 50*time.Millisecond)
+		if job.runs == 0 {
+			continue
 		}
+		await(t, limit, "recurring job "+id+" has had its runs", func() bool {
+			res, err := try(l.s.jobs().GetJob, &carillonv1.GetJobRequest{Id: id, Tenant: job.receipt.GetTenant()})
+			return err == nil && res.GetJob().GetState() == carillonv1.JobState_JOB_STATE_COMPLETED
+		})
 	}
-}
-
-// settled is true when every execution of the job has ended.
-func (l *crashLoad) settled(ctx context.Context, id string, job ackedJob) bool {
-	executions, _, err := l.history(ctx, id, job.receipt.GetTenant())
-	if err != nil || len(executions) == 0 {
-		return false
-	}
-	for _, e := range executions {
-		if e.GetFinishTime() == nil {
-			return false
-		}
-	}
-	return true
+	await(t, limit, "every execution has ended", func() bool {
+		res, err := try(l.s.cluster().GetCluster, &carillonv1.GetClusterRequest{})
+		b := res.GetBacklog()
+		return err == nil && b.GetWaiting()+b.GetReady()+b.GetLeased()+b.GetRetrying()+b.GetHeld() == 0
+	})
 }
 
 func (l *crashLoad) history(ctx context.Context, id, tenant string) (executions []*carillonv1.Execution, covered uint64, err error) {
@@ -359,35 +346,43 @@ func (l *crashLoad) history(ctx context.Context, id, tenant string) (executions 
 	}
 }
 
-// prove checks every promise against what the API says now.
+// prove checks every promise against what the API says now, several at a time.
 func (l *crashLoad) prove(t *testing.T) {
 	t.Helper()
 	for _, f := range l.faults {
 		t.Error(f)
 	}
-	ctx := context.Background()
+	var proofs errgroup.Group
+	proofs.SetLimit(8)
 	for id, job := range l.acked {
-		again, err := l.s.jobs().CreateJob(ctx, connect.NewRequest(job.request))
-		if err != nil || again.Msg.String() != job.receipt.String() {
-			t.Errorf("the retry of create %s answers %v (%v), first was %v", id, again, err, job.receipt)
-		}
-		executions, covered, err := l.history(ctx, id, job.receipt.GetTenant())
-		if err != nil {
-			t.Errorf("history of %s: %v", id, err)
-			continue
-		}
-		l.proveJob(t, id, job, executions, covered)
+		proofs.Go(func() error {
+			again, err := try(l.s.jobs().CreateJob, job.request)
+			if err != nil || again.String() != job.receipt.String() {
+				t.Errorf("the retry of create %s answers %v (%v), first was %v", id, again, err, job.receipt)
+			}
+			executions, covered, err := l.history(context.Background(), id, job.receipt.GetTenant())
+			if err != nil {
+				return fmt.Errorf("history of %s: %w", id, err)
+			}
+			l.proveJob(t, id, job, executions, covered)
+			return nil
+		})
 	}
 	for id, result := range l.completed {
-		res, err := l.s.executions().GetExecution(ctx, connect.NewRequest(&carillonv1.GetExecutionRequest{Id: id}))
-		if err != nil {
-			t.Errorf("%s was completed and acknowledged; now: %v", id, err)
-			continue
-		}
-		e := res.Msg.GetExecution()
-		if e.GetState() != carillonv1.ExecutionState_EXECUTION_STATE_SUCCEEDED || string(e.GetResult()) != result {
-			t.Errorf("%s was acknowledged as succeeded with %x; now %v with %x", id, result, e.GetState(), e.GetResult())
-		}
+		proofs.Go(func() error {
+			res, err := try(l.s.executions().GetExecution, &carillonv1.GetExecutionRequest{Id: id})
+			if err != nil {
+				return fmt.Errorf("%s was completed and acknowledged; now: %w", id, err)
+			}
+			e := res.GetExecution()
+			if e.GetState() != succeededState || string(e.GetResult()) != result {
+				t.Errorf("%s was acknowledged as succeeded with %x; now %v with %x", id, result, e.GetState(), e.GetResult())
+			}
+			return nil
+		})
+	}
+	if err := proofs.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestT11AnchorSurvivesRestarts(t *testing.T) {
 func TestL3DownWhenDue(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "", "--shards", "4")
-	due := soon(1500 * time.Millisecond)
+	due := soon(3 * time.Second)
 	s.create(&carillonv1.JobSpec{Id: "once", Schedule: at(due)})
 	s.create(&carillonv1.JobSpec{Id: "hourly", Schedule: every(time.Hour, due)})
 	s.kill()

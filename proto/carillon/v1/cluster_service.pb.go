@@ -481,7 +481,7 @@ func (x *Backlog) GetOldestWaitingTime() *timestamppb.Timestamp {
 // Alarm is a condition that a person should look at. It goes by itself when the condition does.
 type Alarm struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stable name, lower case with underscores: "slot_map_missing", "clock_held", "shard_without_leader".
+	// Stable name: "clock", "slot-map", "control-plane". docs/operations.md says what to do about each.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// One sentence for a person.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`

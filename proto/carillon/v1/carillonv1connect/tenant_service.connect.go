@@ -61,7 +61,8 @@ type TenantServiceClient interface {
 	// UpdateTenant changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
 	UpdateTenant(context.Context, *connect.Request[v1.UpdateTenantRequest]) (*connect.Response[v1.UpdateTenantResponse], error)
 	// DeleteTenant deletes all jobs, executions and history of a tenant and then its settings, as a durable task in bounded
-	// steps. Meanwhile its creates are refused. Repeating it answers how far the task is. Fails with not_found, and with
+	// steps. Meanwhile its creates are refused. Workers that hold executions of it are told to stop by their next heartbeat;
+	// how those ended is kept for its retention. Repeating it answers how far the task is. Fails with not_found, and with
 	// aborted on a stale expected_version.
 	DeleteTenant(context.Context, *connect.Request[v1.DeleteTenantRequest]) (*connect.Response[v1.DeleteTenantResponse], error)
 }
@@ -156,7 +157,8 @@ type TenantServiceHandler interface {
 	// UpdateTenant changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
 	UpdateTenant(context.Context, *connect.Request[v1.UpdateTenantRequest]) (*connect.Response[v1.UpdateTenantResponse], error)
 	// DeleteTenant deletes all jobs, executions and history of a tenant and then its settings, as a durable task in bounded
-	// steps. Meanwhile its creates are refused. Repeating it answers how far the task is. Fails with not_found, and with
+	// steps. Meanwhile its creates are refused. Workers that hold executions of it are told to stop by their next heartbeat;
+	// how those ended is kept for its retention. Repeating it answers how far the task is. Fails with not_found, and with
 	// aborted on a stale expected_version.
 	DeleteTenant(context.Context, *connect.Request[v1.DeleteTenantRequest]) (*connect.Response[v1.DeleteTenantResponse], error)
 }

@@ -105,6 +105,62 @@ func TestServeInsecure(t *testing.T) {
 	s.start()
 }
 
+// unstopped is a load that counts what was acknowledged until it is told that the server was stopped.
+type unstopped struct {
+	s                   *server
+	stopped             chan struct{}
+	accepted, completed atomic.Int64
+}
+
+// repeat takes steps until the server was stopped. A server that goes does not answer, or says so; nothing else may come.
+func (l *unstopped) repeat(step func(i int) error) func() error {
+	return func() error {
+		for i := 0; ; i++ {
+			err := step(i)
+			select {
+			case <-l.stopped:
+				return nil
+			default:
+			}
+			switch connect.CodeOf(err) {
+			case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeUnknown, connect.CodeDeadlineExceeded:
+			default:
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+func (l *unstopped) create(id string) error {
+	_, err := try(l.s.jobs().CreateJob, &carillonv1.CreateJobRequest{Job: &carillonv1.JobSpec{Id: id, Schedule: in(0)}})
+	if err == nil {
+		l.accepted.Add(1)
+	}
+	return err
+}
+
+func (l *unstopped) work(int) error {
+	res, err := try(l.s.workers().Claim, &carillonv1.ClaimRequest{
+		Worker: "w", Queues: []string{"default"}, MaxExecutions: 100, Wait: durationpb.New(20 * time.Second),
+	})
+	if err != nil || len(res.GetLeases()) == 0 {
+		return err
+	}
+	req := &carillonv1.CompleteRequest{Worker: "w"}
+	for _, lease := range res.GetLeases() {
+		req.Items = append(req.Items, succeed(lease))
+	}
+	done, err := try(l.s.workers().Complete, req)
+	for _, r := range done.GetResults() {
+		if r.GetState() == succeededState {
+			l.completed.Add(1)
+		}
+	}
+	return err
+}
+
 // SIGTERM under load: the server ends with 0 within its timeout, what it acknowledged stands, and leases held go on.
 func TestGracefulStopUnderLoad(t *testing.T) {
 	t.Parallel()
@@ -112,63 +168,17 @@ func TestGracefulStopUnderLoad(t *testing.T) {
 	s.create(&carillonv1.JobSpec{Id: "held", Queue: "held", Schedule: in(0), Lease: durationpb.New(time.Minute)})
 	held := s.claimOne("w", "held")
 
-	var accepted, completed atomic.Int64
-	stopped := make(chan struct{})
+	l := &unstopped{s: s, stopped: make(chan struct{})}
 	var load errgroup.Group
-	until := func(step func(i int) error) func() error {
-		return func() error {
-			for i := 0; ; i++ {
-				err := step(i)
-				select {
-				case <-stopped:
-					return nil
-				default:
-				}
-				// The server goes while this runs: then there is no answer, or it says so. Nothing else may come.
-				switch connect.CodeOf(err) {
-				case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeUnknown, connect.CodeDeadlineExceeded:
-				default:
-					if err != nil {
-						return err
-					}
-				}
-			}
-		}
-	}
 	for p := range 3 {
-		load.Go(until(func(i int) error {
-			_, err := try(s.jobs().CreateJob, &carillonv1.CreateJobRequest{Job: &carillonv1.JobSpec{Id: fmt.Sprintf("j%d-%d", p, i), Schedule: in(0)}})
-			if err == nil {
-				accepted.Add(1)
-			}
-			return err
-		}))
+		load.Go(l.repeat(func(i int) error { return l.create(fmt.Sprintf("j%d-%d", p, i)) }))
 	}
-	load.Go(until(func(int) error {
-		res, err := try(s.workers().Claim, &carillonv1.ClaimRequest{Worker: "w", Queues: []string{"default"}, MaxExecutions: 100, Wait: durationpb.New(20 * time.Second)})
-		if err != nil {
-			return err
-		}
-		req := &carillonv1.CompleteRequest{Worker: "w"}
-		for _, l := range res.GetLeases() {
-			req.Items = append(req.Items, succeed(l))
-		}
-		if len(req.GetItems()) == 0 {
-			return nil
-		}
-		done, err := try(s.workers().Complete, req)
-		for _, r := range done.GetResults() {
-			if r.GetState() == succeededState {
-				completed.Add(1)
-			}
-		}
-		return err
-	}))
-	await(t, 20*time.Second, "the load is on", func() bool { return completed.Load() > 200 })
+	load.Go(l.repeat(l.work))
+	await(t, 20*time.Second, "the load is on", func() bool { return l.completed.Load() > 200 })
 	began := time.Now()
 	code := s.stop()
 	took := time.Since(began)
-	close(stopped)
+	close(l.stopped)
 	if err := load.Wait(); err != nil {
 		t.Errorf("a call failed with %v", err)
 	}
@@ -176,11 +186,11 @@ func TestGracefulStopUnderLoad(t *testing.T) {
 		t.Errorf("it ended with %d after %v; want 0 within 10 s\n%s", code, took, s.log)
 	}
 	s.start()
-	if got := s.backlog().GetJobs(); got < uint64(accepted.Load()) {
-		t.Errorf("%d jobs after the restart; %d were acknowledged", got, accepted.Load())
+	if got := s.backlog().GetJobs(); got < uint64(l.accepted.Load()) {
+		t.Errorf("%d jobs after the restart; %d were acknowledged", got, l.accepted.Load())
 	}
-	if got := len(s.list(&carillonv1.ListExecutionsRequest{State: succeededState, PageSize: 1000})); got < int(completed.Load()) {
-		t.Errorf("%d executions have succeeded after the restart; %d were acknowledged", got, completed.Load())
+	if got := len(s.list(&carillonv1.ListExecutionsRequest{State: succeededState, PageSize: 1000})); got < int(l.completed.Load()) {
+		t.Errorf("%d executions have succeeded after the restart; %d were acknowledged", got, l.completed.Load())
 	}
 	if got := s.heartbeat(held, "w").GetStatus(); got != carillonv1.HeartbeatStatus_HEARTBEAT_STATUS_OK {
 		t.Errorf("the heartbeat of the lease held says %v; want OK", got)

@@ -31,6 +31,41 @@ func (n *Node) NowMS() int64 { return n.guard.Now() }
 // Do puts cmd through the log of shard.
 func (n *Node) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error) {
 	res, err := n.host.Do(ctx, shard, cmd)
+	return n.outcome(shard, cmd, res, err)
+}
+
+// DoAll puts several commands through the logs of their shards at once.
+func (n *Node) DoAll(ctx context.Context, cmds []rpc.ShardCommand) []rpc.Outcome {
+	type delivery struct {
+		i      int
+		result fsm.Result
+		err    error
+	}
+	done := make(chan delivery, len(cmds))
+	proposals := make([]replica.Proposal, len(cmds))
+	for i, c := range cmds {
+		proposals[i] = replica.Proposal{Shard: c.Shard, Command: c.Command, Done: func(res fsm.Result, err error) {
+			done <- delivery{i, res, err}
+		}}
+	}
+	n.host.ProposeAll(proposals)
+	all := make([]rpc.Outcome, len(cmds))
+	for i := range all {
+		all[i].Err = &rpc.Unavailable{Reason: "the call ended before its outcome was known", Ambiguous: true}
+	}
+	for range cmds {
+		select {
+		case d := <-done:
+			all[d.i].Result, all[d.i].Err = n.outcome(cmds[d.i].Shard, cmds[d.i].Command, d.result, d.err)
+		case <-ctx.Done():
+			return all
+		}
+	}
+	return all
+}
+
+// outcome says in the API's terms what came of a command.
+func (n *Node) outcome(shard uint32, cmd *storagev1.Command, res fsm.Result, err error) (fsm.Result, error) {
 	if err != nil {
 		return fsm.Result{}, backendError(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"github.com/carillon-scheduler/carillon/node/dispatch"
 	"github.com/carillon-scheduler/carillon/node/replica"
 	"github.com/carillon-scheduler/carillon/store"
-
-	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
 // listener is what the replicas tell; all of it runs on their loop and must not block.
@@ -38,8 +36,12 @@ type dispatchHost struct{ n *Node }
 
 var _ dispatch.Host = dispatchHost{}
 
-func (h dispatchHost) Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Result, error)) {
-	h.n.host.Propose(shard, cmd, done)
+func (h dispatchHost) ProposeAll(all []dispatch.Proposal) {
+	proposals := make([]replica.Proposal, len(all))
+	for i, p := range all {
+		proposals[i] = replica.Proposal{Shard: p.Shard, Command: p.Command, Done: p.Done}
+	}
+	h.n.host.ProposeAll(proposals)
 }
 
 func (h dispatchHost) Rows(shard uint32) dispatch.Rows { return store.NewReader(h.n.engine, shard) }

@@ -21,6 +21,8 @@ type Backend interface {
 	// Do puts cmd through the log of shard and returns what it did. It retries nothing; an *Unavailable with Ambiguous set
 	// says that it may have been applied, so that only a retry with the same identity is safe.
 	Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error)
+	// DoAll does several at once; the outcomes are in the order of the commands.
+	DoAll(ctx context.Context, cmds []ShardCommand) []Outcome
 	// View calls fn with the shard's committed rows: everything acknowledged before the call unless stale is set.
 	View(ctx context.Context, shard uint32, stale bool, fn func(fsm.Reader) error) error
 
@@ -51,6 +53,18 @@ type Backend interface {
 	Cluster(ctx context.Context) (ClusterStatus, error)
 	// NowMS is the node's disciplined clock.
 	NowMS() int64
+}
+
+// ShardCommand is a command and the shard it is for.
+type ShardCommand struct {
+	Shard   uint32
+	Command *storagev1.Command
+}
+
+// Outcome is what came of a command: Result, or Err as of Do.
+type Outcome struct {
+	Result fsm.Result
+	Err    error
 }
 
 // AnyVersion as an expected version replaces whatever stands there.

@@ -4,17 +4,16 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/carillon-scheduler/carillon/fsm"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
 const (
 	// maxChunkBytes bounds a chunk of a batch, so that no log entry becomes huge; a single larger item goes alone.
-	maxChunkBytes = 4 << 20
-	// maxProposals bounds how many chunks of one call are under way at once.
-	maxProposals = 64
+	maxChunkBytes = 512 << 10
+	// maxProposals bounds how many chunks of one call are under way at once, and how many of them at one shard.
+	maxProposals         = 64
+	maxProposalsPerShard = 8
 )
 
 // chunk is a part of a batch that goes to one shard as one command.
@@ -53,44 +52,52 @@ func chunks(n int, place func(i int) (shard uint32, size int, ok bool)) []*chunk
 	return all
 }
 
-// proposeChunks proposes all chunks at once and hands each item's result, or the error of its chunk, to done. done is
-// called concurrently, but once for each item.
+// proposeChunks proposes all chunks, as many at once as the shards' queues surely take, and hands each item's result, or
+// the error of its chunk, to done.
 func (s *server) proposeChunks(
 	ctx context.Context, all []*chunk, command func(c *chunk) *storagev1.Command, done func(i int, item fsm.Item, err error),
 ) {
-	propose := func(c *chunk) {
-		items, err := s.proposeItems(ctx, c.shard, command(c), len(c.items))
-		for k, i := range c.items {
-			if err != nil {
-				done(i, fsm.Item{}, err)
+	for len(all) > 0 {
+		var now, later []*chunk
+		var cmds []ShardCommand
+		atShard := map[uint32]int{}
+		for _, c := range all {
+			if len(now) == maxProposals || atShard[c.shard] == maxProposalsPerShard {
+				later = append(later, c)
 				continue
 			}
-			done(i, items[k], nil)
+			atShard[c.shard]++
+			now = append(now, c)
+			cmds = append(cmds, ShardCommand{c.shard, command(c)})
 		}
+		for n, outcome := range s.backend.DoAll(ctx, cmds) {
+			items, err := itemsOf(now[n].shard, outcome.Result, outcome.Err, len(now[n].items))
+			for k, i := range now[n].items {
+				if err != nil {
+					done(i, fsm.Item{}, err)
+					continue
+				}
+				done(i, items[k], nil)
+			}
+		}
+		all = later
 	}
-	if len(all) == 1 {
-		propose(all[0])
-		return
-	}
-	var group errgroup.Group
-	group.SetLimit(maxProposals)
-	for _, c := range all {
-		group.Go(func() error {
-			propose(c)
-			return nil
-		})
-	}
-	// Errors are the items'.
-	_ = group.Wait()
 }
 
 // proposeItems proposes a command that has a result for each of n items.
 func (s *server) proposeItems(ctx context.Context, shard uint32, cmd *storagev1.Command, n int) ([]fsm.Item, error) {
-	result, err := s.propose(ctx, shard, cmd)
-	if err != nil {
+	result, err := s.backend.Do(ctx, shard, cmd)
+	return itemsOf(shard, result, err, n)
+}
+
+// itemsOf is the results of a command's n items; a refusal of the whole command is an error.
+func itemsOf(shard uint32, result fsm.Result, err error, n int) ([]fsm.Item, error) {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if len(result.Items) != n {
+	case result.Refusal != nil:
+		return nil, &Refused{result.Refusal}
+	case len(result.Items) != n:
 		return nil, fmt.Errorf("propose to shard %d: %d results for %d items", shard, len(result.Items), n)
 	}
 	return result.Items, nil

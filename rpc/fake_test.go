@@ -92,6 +92,14 @@ func (b *fakeBackend) pass(ms int64) {
 	}
 }
 
+func (b *fakeBackend) DoAll(ctx context.Context, cmds []ShardCommand) []Outcome {
+	all := make([]Outcome, len(cmds))
+	for i, c := range cmds {
+		all[i].Result, all[i].Err = b.Do(ctx, c.Shard, c.Command)
+	}
+	return all
+}
+
 func (b *fakeBackend) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return fsm.Result{}, err

@@ -54,13 +54,13 @@ func newModel(t *testing.T, seed uint64) *model {
 	return m
 }
 
-func (m *model) Propose(uint32, *storagev1.Command, func(fsm.Result, error)) {}
-func (m *model) ShardOf(string, string) uint32                               { return 0 }
-func (m *model) Now() int64                                                  { return 0 }
-func (m *model) MayFire() bool                                               { return true }
-func (m *model) Rows(uint32) Rows                                            { return m }
-func (m *model) Err() error                                                  { return nil }
-func (m *model) Get([]byte) ([]byte, bool)                                   { return nil, false }
+func (m *model) ProposeAll([]Proposal)         {}
+func (m *model) ShardOf(string, string) uint32 { return 0 }
+func (m *model) Now() int64                    { return 0 }
+func (m *model) MayFire() bool                 { return true }
+func (m *model) Rows(uint32) Rows              { return m }
+func (m *model) Err() error                    { return nil }
+func (m *model) Get([]byte) ([]byte, bool)     { return nil, false }
 
 // Scan shows the rows as they stand when it begins, and changes them while it shows them.
 func (m *model) Scan(start, end []byte, fn func(key, value []byte) bool) {

@@ -44,10 +44,10 @@ type Rows interface {
 // Host is what the dispatcher needs of the node it runs in. ShardOf, Now and MayFire must be cheap and take no lock under
 // which the dispatcher is called.
 type Host interface {
-	// Propose hands a command to the shard's log, in an entry that is stamped no earlier than Now at the call. It must not
-	// block and keeps the order of calls. done is called exactly once, on the replica loop's
-	// goroutine or, if the command is refused at once, on the caller's.
-	Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Result, error))
+	// ProposeAll hands commands to their shards' logs, together, in entries that are stamped no earlier than Now at the
+	// call. It must not block. Each Done is called exactly once, on the
+	// replica loop's goroutine or, if its command is refused at once, on the caller's.
+	ProposeAll([]Proposal)
 	// Rows returns a reader of the shard's committed rows. It must show every entry whose effects Applied was told of.
 	Rows(shard uint32) Rows
 	// ShardOf returns the shard of a job.
@@ -56,6 +56,13 @@ type Host interface {
 	Now() int64
 	// MayFire is false while the clock guard holds firing.
 	MayFire() bool
+}
+
+// Proposal is a command on its way to a shard's log; see Host.ProposeAll.
+type Proposal struct {
+	Shard   uint32
+	Command *storagev1.Command
+	Done    func(fsm.Result, error)
 }
 
 // Config is what a Dispatcher can be told. Zero fields take the default.

@@ -72,6 +72,12 @@ func (h *host) Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Resul
 	h.signal()
 }
 
+func (h *host) ProposeAll(all []dispatch.Proposal) {
+	for _, p := range all {
+		h.Propose(p.Shard, p.Command, p.Done)
+	}
+}
+
 func (h *host) signal() {
 	select {
 	case h.wake <- struct{}{}:

@@ -19,8 +19,8 @@ func (d *Dispatcher) runPlanner(ctx context.Context) error {
 	for {
 		began := time.Now()
 		proposals, sleep := d.plan(began)
-		for i := range proposals {
-			d.host.Propose(proposals[i].shard, proposals[i].command, proposals[i].done)
+		if len(proposals) > 0 {
+			d.host.ProposeAll(proposals)
 		}
 		timer.Reset(sleep)
 		select {
@@ -52,7 +52,7 @@ type plan struct {
 }
 
 // plan decides what to propose now, and how long to sleep then.
-func (d *Dispatcher) plan(now time.Time) ([]proposal, time.Duration) {
+func (d *Dispatcher) plan(now time.Time) ([]Proposal, time.Duration) {
 	nowMS, mayFire := d.host.Now(), d.host.MayFire()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,7 +71,7 @@ func (d *Dispatcher) plan(now time.Time) ([]proposal, time.Duration) {
 		pl.claims()
 		pl.advances()
 	}
-	var proposals []proposal
+	var proposals []Proposal
 	for _, r := range pl.rounds {
 		proposals = append(proposals, d.proposals(r)...)
 	}

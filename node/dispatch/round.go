@@ -42,13 +42,6 @@ type share struct {
 	n      int
 }
 
-// proposal is a command on its way to the host.
-type proposal struct {
-	shard   uint32
-	command *storagev1.Command
-	done    func(fsm.Result, error)
-}
-
 // claim returns the poll's claim of the round. A poll's picks are made in one go, so that it is the last one.
 func (r *round) claim(p *poll) *claim {
 	if n := len(r.claims); n > 0 && r.claims[n-1].poll == p {
@@ -75,9 +68,9 @@ func (r *round) each(b *band, fn func(*taken)) {
 }
 
 // proposals makes the commands of a round: what is ready goes before what fires. Locked.
-func (d *Dispatcher) proposals(r *round) (list []proposal) {
+func (d *Dispatcher) proposals(r *round) (list []Proposal) {
 	add := func(cmd *storagev1.Command, done func(fsm.Result, error)) {
-		list = append(list, proposal{r.shard.id, cmd, done})
+		list = append(list, Proposal{r.shard.id, cmd, done})
 	}
 	if len(r.releases) > 0 {
 		add(&storagev1.Command{Completions: &storagev1.Completions{Items: r.releases}},

@@ -102,6 +102,19 @@ func (h *Host) Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Resul
 	}
 }
 
+// ProposeAll is Propose for several commands, which reach the loop together: what goes to one shard becomes one entry.
+// Only Shard, Command and Done of each are looked at.
+func (h *Host) ProposeAll(ps []Proposal) {
+	for i := range ps {
+		ps[i].Encoded, _ = ps[i].Command.MarshalVT()
+	}
+	if !h.mail.propose(ps...) {
+		for _, p := range ps {
+			p.Done(fsm.Result{}, ErrStopped)
+		}
+	}
+}
+
 // Do proposes cmd and waits for its result. If ctx ends first the outcome is unknown, as with ErrAmbiguous.
 func (h *Host) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error) {
 	type outcome struct {

@@ -22,17 +22,19 @@ type mailbox struct {
 
 func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
 
-// propose is false once the mailbox is closed.
-func (m *mailbox) propose(p Proposal) bool {
+// propose hands over ps together, so that the loop's next turn sees all of them. It is false once the mailbox is closed.
+func (m *mailbox) propose(ps ...Proposal) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case m.closed:
+	if m.closed {
 		return false
-	case m.bytes+len(p.Encoded) > maxMailBytes:
-		p.Command, p.Encoded = nil, nil
-		m.calls = append(m.calls, func(c *Core) { c.refuse(p, ErrOverloaded) })
-	default:
+	}
+	for _, p := range ps {
+		if m.bytes+len(p.Encoded) > maxMailBytes {
+			p.Command, p.Encoded = nil, nil
+			m.calls = append(m.calls, func(c *Core) { c.refuse(p, ErrOverloaded) })
+			continue
+		}
 		m.proposals = append(m.proposals, p)
 		m.bytes += len(p.Encoded)
 	}

@@ -132,3 +132,54 @@ func TestR6PauseAndDeleteUnderLoad(t *testing.T) {
 		refused(t, connect.CodeNotFound, s.jobs().GetJob, &carillonv1.GetJobRequest{Id: l.id(i)})
 	}
 }
+
+// A queue and a tenant are paused by their settings: once the call has returned nothing of them is handed out, after a
+// restart neither; resumed, everything is, once.
+func TestR6PausedQueueAndTenantHandOutNothing(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "", "--shards", "4")
+	const n = 50
+	setPaused := func(paused bool) {
+		t.Helper()
+		q := call(t, s.queues().UpdateQueue, &carillonv1.UpdateQueueRequest{Name: "q", Queue: &carillonv1.QueuePatch{Paused: &paused}})
+		tenant := call(t, s.tenants().UpdateTenant, &carillonv1.UpdateTenantRequest{Name: "t", Tenant: &carillonv1.TenantPatch{Paused: &paused}})
+		if q.GetQueue().GetPaused() != paused || tenant.GetTenant().GetPaused() != paused || len(q.GetPendingShards()) != 0 {
+			t.Fatalf("the answers are %v and %v", q, tenant)
+		}
+	}
+	call(t, s.queues().CreateQueue, &carillonv1.CreateQueueRequest{Queue: &carillonv1.Queue{Name: "q"}})
+	call(t, s.tenants().CreateTenant, &carillonv1.CreateTenantRequest{Tenant: &carillonv1.Tenant{Name: "t"}})
+	s.createMany(2*n, func(i int) *carillonv1.JobSpec {
+		if i < n {
+			return &carillonv1.JobSpec{Id: fmt.Sprint("of-queue-", i), Queue: "q", Schedule: in(0)}
+		}
+		return &carillonv1.JobSpec{Id: fmt.Sprint("of-tenant-", i), Tenant: "t", Queue: "shared", Schedule: in(0)}
+	})
+	setPaused(true)
+	s.create(&carillonv1.JobSpec{Id: "another-tenants", Queue: "shared", Schedule: in(0)})
+	for _, restart := range []bool{false, true} {
+		if restart {
+			s.kill()
+			s.start()
+		}
+		if lease := s.claimOne("w", "shared"); lease.GetJobId() != "another-tenants" {
+			t.Errorf("%s was delivered, though its tenant is paused", lease.GetExecutionId())
+		} else {
+			s.complete(released(lease, "w"), readyState)
+		}
+		s.nothing("q")
+	}
+	setPaused(false)
+	times := map[string]int{}
+	for _, lease := range s.drain([]string{"q", "shared"}, 2*n+1, succeed) {
+		times[lease.GetJobId()]++
+	}
+	if len(times) != 2*n+1 {
+		t.Errorf("%d jobs were delivered after the pause; want %d", len(times), 2*n+1)
+	}
+	for job, k := range times {
+		if k != 1 {
+			t.Errorf("%s was delivered %d times", job, k)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"expvar"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -16,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
@@ -138,7 +140,8 @@ func awaitReady(ctx context.Context, server *etcdserver.EtcdServer) error {
 // hands over. It needs all it knows of its cluster applied; until then, and with other members, it does nothing.
 func electSelf(ctx context.Context, server *etcdserver.EtcdServer) error {
 	applied := server.AppliedIndex()
-	if server.Leader() != 0 || applied == 0 || applied < server.CommittedIndex() || len(server.Cluster().Members()) != 1 {
+	if server.Leader() != 0 || applied == 0 || applied < server.CommittedIndex() || len(server.Cluster().Members()) != 1 ||
+		!raftCaughtUp(server) {
 		return nil
 	}
 	self := uint64(server.MemberID())
@@ -147,6 +150,20 @@ func electSelf(ctx context.Context, server *etcdserver.EtcdServer) error {
 		return fmt.Errorf("elect itself: %w", err)
 	}
 	return nil
+}
+
+// raftCaughtUp says whether the server's raft knows that what the server has applied is applied. It hears of that a sync
+// later, and a campaign before that looks for configuration changes among entries that the server may have let go of
+// already, which is a panic. etcd shows its raft's status in a process variable only; a status of another server in this
+// process is none of ours, and the election timeout has to do.
+func raftCaughtUp(server *etcdserver.EtcdServer) bool {
+	published, ok := expvar.Get("raft.status").(expvar.Func)
+	if !ok {
+		return false
+	}
+	status, ok := published.Value().(raft.Status)
+	commit := status.HardState.GetCommit()
+	return ok && status.ID == uint64(server.MemberID()) && commit == server.CommittedIndex() && status.Applied == commit
 }
 
 // shrinkSegments sets etcd's package variable once, before its first server starts.

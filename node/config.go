@@ -48,7 +48,7 @@ func DefaultConfig() Config {
 		DataDir:         "carillon-data",
 		Name:            "n1",
 		Listen:          "127.0.0.1:7070",
-		Shards:          64,
+		Shards:          16,
 		CacheBytes:      128 << 20,
 		MemTableBytes:   64 << 20,
 		RowCacheBytes:   64 << 20,

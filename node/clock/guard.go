@@ -288,7 +288,7 @@ func (g *Guard) held(boot int64) time.Duration { return time.Duration(boot - g.h
 // believe accepts the wall clock as it is.
 func (g *Guard) believe(wall, boot int64) State {
 	g.line.Store(&line{from: boot, base: wall})
-	return g.standing(wall, boot)
+	return g.standing(boot)
 }
 
 // follow slews the disciplined clock towards the wall clock.
@@ -299,13 +299,16 @@ func (g *Guard) follow(disciplined int64, offset time.Duration, boot int64) Stat
 	}
 	g.warned = warn
 	g.line.Store(&line{from: boot, base: disciplined, adjust: int64(offset)})
-	return g.standing(disciplined, boot)
+	return g.standing(boot)
 }
 
-// standing is the state of a guard that agrees with the wall clock: it may fire unless Now had been further.
-func (g *Guard) standing(disciplined, boot int64) State {
-	behind := g.lastMS.Load()*int64(time.Millisecond) - disciplined
-	if behind <= 0 {
+// standing is the state of a guard that agrees with the wall clock: it may fire unless Now had been further. Now goes on
+// while check works, and check may be kept waiting for a processor: what it returned last is compared with the line as it
+// stands after that, and a tenth of the limit is nobody's step.
+func (g *Guard) standing(boot int64) State {
+	last := g.lastMS.Load() * int64(time.Millisecond)
+	behind := last - g.line.Load().at(g.cfg.Sources.Boot())
+	if behind <= int64(g.cfg.StepLimit)/10 {
 		return State{}
 	}
 	return State{Reason: StandingStill, Offset: -time.Duration(behind), Held: g.held(boot)}

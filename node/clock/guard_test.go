@@ -259,6 +259,20 @@ func TestAnInterruptionWhileReadingIsNoStep(t *testing.T) {
 	m.want(Agreed, time.Second+(readAttempts-1)*300*time.Millisecond)
 }
 
+// A check may be kept waiting for a processor while others ask for the time: what they were told is no step.
+func TestNowGoesOnWhileACheckWaits(t *testing.T) {
+	m := newMachine(t, 0)
+	m.run(time.Minute)
+	wall, boot := m.g.read()
+	m.elapse(400*time.Millisecond, 400*time.Millisecond)
+	m.g.Now()
+	if s := m.g.judge(m.g.State(), wall, boot); !s.OK() {
+		t.Fatalf("the check holds: %s", s)
+	}
+	m.run(time.Second)
+	m.want(Agreed, time.Minute+time.Second+400*time.Millisecond)
+}
+
 func TestAStartBehindTheLogHolds(t *testing.T) {
 	t.Run("until the wall clock is put right", func(t *testing.T) {
 		m := newMachine(t, time.Hour)

@@ -54,7 +54,7 @@ func (a *apply) createJob(c *storagev1.CreateJob) Item {
 	j := &a.m.job
 	j.Reset()
 	j.Version, j.Incarnation, j.State = 1, a.meta.Incarnation, storagev1.JobState_JOB_STATE_ACTIVE
-	j.CreateHash, j.CreateKey, j.CreatedMs, j.UpdatedMs = c.Hash, c.KeyHash, a.meta.ClockMs, a.meta.ClockMs
+	j.CreateHash, j.CreateKey, j.CreatedMs = c.Hash, c.KeyHash, a.meta.ClockMs
 	j.Schedule, j.CatchUp, j.CatchUpWindowMs, j.Labels = schedule, c.CatchUp, c.CatchUpWindowMs, c.Labels
 	if c.Paused {
 		j.State = storagev1.JobState_JOB_STATE_PAUSED
@@ -66,7 +66,7 @@ func (a *apply) createJob(c *storagev1.CreateJob) Item {
 	a.s.Set(key, mustEncode(j.MarshalVT()))
 	a.meta.Jobs++
 	a.meta.AcceptedTotal++
-	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_CREATED, c.Tenant, c.JobId, j.Incarnation, 1).NominalMs = j.FirstMs
+	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_CREATED, c.Tenant, c.JobId, j.Incarnation, 1).NominalMs = firstNominal(j)
 	if c.Paused {
 		a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_PAUSED, c.Tenant, c.JobId, j.Incarnation, 1)
 	}
@@ -74,13 +74,20 @@ func (a *apply) createJob(c *storagev1.CreateJob) Item {
 }
 
 func receipt(j *storagev1.Job) Item {
-	return Item{Incarnation: j.Incarnation, CreatedMS: j.CreatedMs, FirstMS: j.FirstMs}
+	return Item{Incarnation: j.Incarnation, CreatedMS: j.CreatedMs, FirstMS: firstNominal(j)}
+}
+
+// firstNominal is the first nominal as create answered it. A one-shot's row has it only once the schedule was changed.
+func firstNominal(j *storagev1.Job) int64 {
+	if j.FirstMs == 0 {
+		return j.Schedule.GetAtMs()
+	}
+	return j.FirstMs
 }
 
 // placeNewJob decides the first occurrence and puts its timer and the template where they belong.
 func (a *apply) placeNewJob(j *storagev1.Job, c *storagev1.CreateJob) *Refusal {
 	if isOneShot(j) {
-		j.FirstMs = j.Schedule.AtMs
 		t := a.storeTemplate(c.Template, c.Tenant, c.JobId, j)
 		if c.Paused {
 			j.Template = t
@@ -89,7 +96,7 @@ func (a *apply) placeNewJob(j *storagev1.Job, c *storagev1.CreateJob) *Refusal {
 		e := &a.m.execution
 		e.Reset()
 		e.Tenant, e.JobId, e.Incarnation, e.JobVersion = c.Tenant, c.JobId, j.Incarnation, j.Version
-		e.Kind, e.NominalMs, e.OneShot = storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE, j.FirstMs, true
+		e.Kind, e.NominalMs, e.OneShot = storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE, j.Schedule.AtMs, true
 		e.Template = t
 		a.putWaiting(e)
 		return nil
@@ -161,7 +168,7 @@ func sameSchedule(s *storagev1.Schedule, j *storagev1.Job) bool {
 	case s.GetAtMs() != 0:
 		return s.AtMs == j.Schedule.GetAtMs()
 	default:
-		return isOneShot(j) && j.FirstMs == j.CreatedMs+s.GetDelayMs()
+		return isOneShot(j) && firstNominal(j) == j.CreatedMs+s.GetDelayMs()
 	}
 }
 

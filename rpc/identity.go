@@ -3,22 +3,36 @@ package rpc
 import (
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base32"
 	"encoding/binary"
 	"strconv"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
-// idEncoding spells 16 bytes as 26 characters that may stand in ids.
-var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+// idDigits may stand in ids and are safe wherever a person may have to put one.
+const idDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// spell writes 16 random bytes as an id: 16 digits, 95 bits. Ids stand in the keys of every row, so that their length is
+// what a job costs on disk; the chance that two of a billion jobs get the same one is below 10^-10, and then the second
+// is refused.
+func spell(b [16]byte) string {
+	var id [16]byte
+	for half := range 2 {
+		n := binary.BigEndian.Uint64(b[8*half:])
+		for i := range 8 {
+			id[8*half+i] = idDigits[n%62]
+			n /= 62
+		}
+	}
+	return string(id[:])
+}
 
 // newID makes an id of 128 random bits.
 func newID() string {
 	var b [16]byte
 	// Read never fails: it crashes the process if the system has no randomness.
 	_, _ = rand.Read(b[:])
-	return idEncoding.EncodeToString(b[:])
+	return spell(b)
 }
 
 // deriveID computes an id from a domain and the parts that identify it. Parts are length-prefixed, so that no two lists
@@ -30,7 +44,7 @@ func deriveID(domain string, parts ...string) string {
 		b = appendPart(b, part)
 	}
 	sum := sha256.Sum256(b)
-	return idEncoding.EncodeToString(sum[:16])
+	return spell([16]byte(sum[:16]))
 }
 
 func appendPart(b []byte, part string) []byte {
@@ -74,8 +88,12 @@ func hashOf(domain string, m marshaler) []byte {
 	return sum[:16]
 }
 
+// createHashBytes is short because every job's row carries it, and enough because it is only compared with that of a
+// request under the same id.
+const createHashBytes = 8
+
 // hashCreate hashes a create whose hash is not set yet.
-func hashCreate(c *storagev1.CreateJob) []byte { return hashOf("create", c) }
+func hashCreate(c *storagev1.CreateJob) []byte { return hashOf("create", c)[:createHashBytes] }
 
 // keyInID stands for the hash of a key that the job's id is derived from.
 const keyInID = 1

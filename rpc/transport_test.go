@@ -309,7 +309,7 @@ func TestRequestIdentityReachesTheLog(t *testing.T) {
 		t.Errorf("answered %v, commanded %v", ans.header, seen)
 	}
 	ans = a.do("POST", "/v1/jobs", `{"schedule":{"delay":"1s"}}`, "Traceparent: nonsense", "X-Request-Id: "+strings.Repeat("x", 500))
-	if id := ans.header.Get("X-Request-Id"); len(id) != 26 || seen.RequestId != "" || seen.TraceId != "" {
+	if id := ans.header.Get("X-Request-Id"); len(id) != 16 || seen.RequestId != "" || seen.TraceId != "" {
 		t.Errorf("answered %v, commanded %v", ans.header, seen)
 	}
 }

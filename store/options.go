@@ -38,8 +38,9 @@ const (
 
 	// formatVersion is pinned: a store is never upgraded by an upgrade of the library alone.
 	formatVersion = pebble.FormatValueSeparation
-	// memTablesWaiting is how many memtables may wait for their flush before writes stop.
-	memTablesWaiting = 4
+	// memTablesWaiting is how many memtables may wait for their flush before writes stop. Pebble keeps one log file more
+	// than that to use again: files of a memtable's size each, which count as disk.
+	memTablesWaiting = 3
 	bloomBitsPerKey  = 10
 	maxOpenFiles     = 1000
 	// l0Start sublevels start a compaction, l0Stop stop all writes; node/replica holds proposals back in between.

@@ -429,7 +429,7 @@ type CreateJob struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	JobId  string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// Hash of the request, 16 bytes.
+	// Hash of the request, 8 bytes.
 	Hash            []byte      `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
 	Schedule        *Schedule   `protobuf:"bytes,4,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	CatchUp         CatchUp     `protobuf:"varint,5,opt,name=catch_up,json=catchUp,proto3,enum=carillon.storage.v1.CatchUp" json:"catch_up,omitempty"`

@@ -926,9 +926,10 @@ type Job struct {
 	Version     uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	State       JobState               `protobuf:"varint,3,opt,name=state,proto3,enum=carillon.storage.v1.JobState" json:"state,omitempty"`
-	// Hash of the create request (16 bytes): the row is its own create record.
-	CreateHash      []byte      `protobuf:"bytes,4,opt,name=create_hash,json=createHash,proto3" json:"create_hash,omitempty"`
-	CreatedMs       int64       `protobuf:"varint,5,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	// Hash of the create request (8 bytes): the row is its own create record.
+	CreateHash []byte `protobuf:"bytes,4,opt,name=create_hash,json=createHash,proto3" json:"create_hash,omitempty"`
+	CreatedMs  int64  `protobuf:"varint,5,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	// 0: never.
 	UpdatedMs       int64       `protobuf:"varint,6,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
 	Schedule        *Schedule   `protobuf:"bytes,7,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	CatchUp         CatchUp     `protobuf:"varint,8,opt,name=catch_up,json=catchUp,proto3,enum=carillon.storage.v1.CatchUp" json:"catch_up,omitempty"`
@@ -942,7 +943,7 @@ type Job struct {
 	// Occurrences accepted so far by the schedule.
 	Runs      uint64 `protobuf:"varint,14,opt,name=runs,proto3" json:"runs,omitempty"`
 	DeletedMs int64  `protobuf:"varint,15,opt,name=deleted_ms,json=deletedMs,proto3" json:"deleted_ms,omitempty"`
-	// First nominal as answered by create.
+	// First nominal as answered by create; 0 for a one-shot whose schedule still says it.
 	FirstMs     int64  `protobuf:"varint,16,opt,name=first_ms,json=firstMs,proto3" json:"first_ms,omitempty"`
 	PauseReason string `protobuf:"bytes,17,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
 	// Executions apart from the schedule exist, so that even a waiting one-shot may have something alive.

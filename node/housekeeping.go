@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/store"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
@@ -17,8 +18,9 @@ const (
 	// work goes first.
 	housekeepStep  = 500
 	housekeepSteps = 20
-	// eventsMaxAge is how long the event log is kept.
-	eventsMaxAge = 24 * time.Hour
+	// eventsMaxAge is how long the event log is kept, and eventsMaxBytes how much of it the shards led here keep in all.
+	eventsMaxAge   = 24 * time.Hour
+	eventsMaxBytes = 1 << 30
 )
 
 // housekeep removes what has outlived its retention until ctx ends.
@@ -31,15 +33,62 @@ func (n *Node) housekeep(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
+		var led []uint32
 		for _, s := range n.host.Status() {
-			if !s.Established || !n.guard.MayFire() {
-				continue
+			if s.Established && n.guard.MayFire() {
+				led = append(led, s.Shard)
 			}
-			if err := n.housekeepShard(ctx, s.Shard); err != nil {
+		}
+		if err := n.trimEvents(ctx, led); err != nil {
+			return err
+		}
+		for _, shard := range led {
+			if err := n.housekeepShard(ctx, shard); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// trimEvents cuts the event logs of shards that take more than their share once all together take more than the budget.
+func (n *Node) trimEvents(ctx context.Context, shards []uint32) error {
+	sizes := make([]uint64, len(shards))
+	total := uint64(0)
+	for i, shard := range shards {
+		size, err := n.engine.DiskBytes(
+			store.AppendKey(nil, shard, []byte{fsm.KindEvent}), store.AppendKey(nil, shard, []byte{fsm.KindEvent + 1}))
+		if err != nil {
+			return err
+		}
+		sizes[i] = size
+		total += size
+	}
+	if total <= eventsMaxBytes {
+		return nil
+	}
+	share := uint64(eventsMaxBytes) / uint64(len(shards))
+	for i, shard := range shards {
+		if sizes[i] <= share {
+			continue
+		}
+		r := store.NewReader(n.engine, shard)
+		meta := fsm.ReadMeta(r)
+		if err := r.Err(); err != nil {
+			return err
+		}
+		below := trimBelow(meta, sizes[i], share)
+		_, err := n.host.Do(ctx, shard, &storagev1.Command{Housekeep: &storagev1.Housekeep{Limit: 1, TrimEventsBelow: below}})
+		if err != nil {
+			n.logger.Debug("trimming of events waits", "shard", shard, "error", err)
+		}
+	}
+	return nil
+}
+
+// trimBelow is the offset from which on a shard's event log takes about share bytes of the size it takes now.
+func trimBelow(meta *storagev1.Meta, size, share uint64) uint64 {
+	kept := meta.GetEventOffset() - meta.GetEventTrimmed()
+	return meta.GetEventOffset() - uint64(float64(kept)*min(1, float64(share)/float64(size)))
 }
 
 // housekeepShard removes a shard's outlived rows in bounded steps, as far as this round goes.

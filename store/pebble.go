@@ -124,6 +124,18 @@ func (p *Pebble) NewSnapshot() (Snapshot, error) {
 	return &pebbleSnapshot{p.db.NewSnapshot(), p}, nil
 }
 
+// DiskBytes estimates how much of the disk the rows in [start, end) take; what is still in memtables is left out.
+func (p *Pebble) DiskBytes(start, end []byte) (uint64, error) {
+	if err := p.failed(); err != nil {
+		return 0, fmt.Errorf("estimate disk bytes: %w", err)
+	}
+	n, err := p.db.EstimateDiskUsage(start, end)
+	if err != nil {
+		return 0, fmt.Errorf("estimate disk bytes: %w", err)
+	}
+	return n, nil
+}
+
 func (p *Pebble) NewBatch() Batch { return &pebbleBatch{batch: p.db.NewBatch()} }
 
 func (p *Pebble) Commit(b Batch, sync bool) (wait func() error, err error) {

@@ -21,9 +21,10 @@ func Find(r Reader, executionID string) (e *storagev1.Execution, key []byte, ok 
 }
 
 // LiveExecutionKeys returns the row keys of up to limit executions of a job that are held, retrying, ready or leased, of
-// any incarnation; a one-shot that waits for its time is not among them. complete says that there are no more.
+// any incarnation; a one-shot that waits for its time is not among them. complete says that there are no more; it may be
+// false with few keys, too, as a tenant's backlog is searched up to a bound.
 func LiveExecutionKeys(r Reader, tenant, jobID string, limit int) (keys [][]byte, complete bool) {
-	return newFinder(r, 0).live(tenant, jobID, limit)
+	return newFinder(r, maxHintRows).live(tenant, jobID, limit)
 }
 
 // finder searches a shard's rows. It counts the rows and seeks that it spends; a budget bounds them, 0 is no bound.
@@ -203,7 +204,8 @@ func (f *finder) leases(fn func(key []byte, e *storagev1.Execution) bool) {
 	})
 }
 
-// live collects the keys of a job's live executions; complete is false if limit or the budget ended the search.
+// live collects the keys of a job's live executions, the ready ones last: a backlog may use up the budget, and those that
+// run must be told to stop. complete is false if limit or the budget ended the search.
 func (f *finder) live(tenant, jobID string, limit int) (keys [][]byte, complete bool) {
 	add := func(key []byte) bool {
 		if len(keys) >= limit || f.exceeded() {
@@ -225,16 +227,18 @@ func (f *finder) live(tenant, jobID string, limit int) (keys [][]byte, complete 
 		f.spend()
 		return add(timerIdentKey(retryTime(key, value), TimerRetry, &id))
 	})
-	f.streams(tenant, func(_, _ string, _ uint32, prefix []byte) bool {
-		f.r.Scan(prefix, PrefixEnd(prefix), func(key, _ []byte) bool {
-			id, _, _, _, ok := parseReadyKey(key)
-			return f.spend() && (!ok || id.JobID != jobID || add(bytes.Clone(key)))
-		})
-		return complete
-	})
 	if complete {
 		f.leases(func(key []byte, e *storagev1.Execution) bool {
 			return e.Tenant != tenant || e.JobId != jobID || add(key)
+		})
+	}
+	if complete {
+		f.streams(tenant, func(_, _ string, _ uint32, prefix []byte) bool {
+			f.r.Scan(prefix, PrefixEnd(prefix), func(key, _ []byte) bool {
+				id, _, _, _, ok := parseReadyKey(key)
+				return f.spend() && (!ok || id.JobID != jobID || add(bytes.Clone(key)))
+			})
+			return complete && !f.exceeded()
 		})
 	}
 	return keys, complete && !f.exceeded()

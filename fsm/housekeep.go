@@ -14,16 +14,17 @@ func (a *apply) housekeep(c *storagev1.Housekeep) Result {
 		limit = MaxBatch
 	}
 	removed, more := a.expireRows(limit)
-	if !more {
-		var n int
-		n, more = a.expireHistory(limit - removed)
+	if removed < limit {
+		n, moreHistory := a.expireHistory(limit - removed)
 		removed += n
+		more = more || moreHistory
 	}
 	removed += a.trimEvents(c)
 	return Result{Removed: removed, More: more}
 }
 
-// expireRows works off the expiry index up to the stamp.
+// expireRows works off the expiry index up to the stamp, until limit rows are removed or the searches for live executions
+// that go with some of them have read enough.
 func (a *apply) expireRows(limit int) (removed int, more bool) {
 	end := appendTime([]byte{KindExpiry}, a.stamp+1)
 	if bytes.Compare(a.m.expiryFrom, end) >= 0 {
@@ -34,7 +35,11 @@ func (a *apply) expireRows(limit int) (removed int, more bool) {
 	if next != nil {
 		a.m.expiryFrom = next
 	}
-	for _, row := range rows {
+	for i, row := range rows {
+		if a.searched >= maxFindRows {
+			a.m.expiryFrom = row.key
+			return i, true
+		}
 		a.s.Delete(row.key)
 		a.expire(row.key)
 	}
@@ -96,7 +101,9 @@ func (a *apply) sweepTombstone(atMS int64, tenant, jobID string) {
 	if !marked || s.deletedTo == 0 {
 		return
 	}
-	keys, complete := newFinder(a.s, maxFindRows).live(tenant, jobID, inlineResume)
+	f := newFinder(a.s, maxFindRows)
+	keys, complete := f.live(tenant, jobID, inlineResume)
+	a.searched += f.spent
 	for _, key := range keys {
 		_, e := readHint(a.s, key)
 		if e == nil || e.Incarnation > s.deletedTo {

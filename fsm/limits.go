@@ -19,8 +19,13 @@ const (
 	maxKeptAttempts = 40
 	// inlineResume is how many held executions a resume moves itself; a task moves the others.
 	inlineResume = 100
-	// maxFindRows bounds the search for a job's live executions before its marker goes.
+	// maxFindRows bounds the search for a job's live executions before its marker goes; an entry that has read as many
+	// leaves what else is to be swept to the next.
 	maxFindRows = 10_000
+	// maxHintRows bounds the leader's search for them when a job is deleted.
+	maxHintRows = 100_000
+	// maxPageBytes ends a page of executions, whose results and progress may be large.
+	maxPageBytes = 8 << 20
 
 	// inlinePayloadBytes is the largest payload that stands in its row; a larger one stands in a blob row.
 	inlinePayloadBytes = 1 << 10

@@ -46,7 +46,6 @@ func ListJobs(r Reader, filter JobFilter, cursor []byte, limit, budget int) (job
 			return true
 		}
 		if v := viewOf(f, tenant, jobID, j, filter.Queue != ""); filter.matches(&v) {
-			v.Payload = nil
 			jobs = append(jobs, v)
 		}
 		return true
@@ -91,7 +90,8 @@ func (f *ExecutionFilter) matches(e *storagev1.Execution) bool {
 }
 
 // ListExecutions returns up to limit executions from cursor on, in no order that means anything but the same on every
-// page. It reads about budget rows at most: a page may be short, or empty, and still carry the cursor of the next.
+// page. It reads about budget rows at most, and little more than maxPageBytes of what it returns: a page may be short, or
+// empty, and still carry the cursor of the next.
 func ListExecutions(r Reader, filter ExecutionFilter, cursor []byte, limit, budget int) (found []*storagev1.Execution, next []byte) {
 	w := walk{finder: newFinder(r, max(budget, 1)), filter: filter, limit: limit}
 	next = w.run(cursor, func(e *storagev1.Execution, _ *storagev1.RangeVerdict, late bool) bool {
@@ -157,7 +157,7 @@ func prefixSpan(prefix []byte) span { return span{prefix, PrefixEnd(prefix)} }
 
 // run calls fn for each row from cursor on; fn says whether it took it. It returns the next page's cursor.
 func (w *walk) run(cursor []byte, fn func(e *storagev1.Execution, v *storagev1.RangeVerdict, late bool) bool) (next []byte) {
-	taken := 0
+	taken, size := 0, 0
 	for _, s := range w.spans() {
 		if s.end != nil && bytes.Compare(cursor, s.end) >= 0 {
 			continue
@@ -167,12 +167,13 @@ func (w *walk) run(cursor []byte, fn func(e *storagev1.Execution, v *storagev1.R
 			start = cursor
 		}
 		w.r.Scan(start, s.end, func(key, value []byte) bool {
-			if taken >= w.limit || !w.spend() {
+			if taken >= w.limit || size >= maxPageBytes || !w.spend() {
 				next = bytes.Clone(key)
 				return false
 			}
 			if e, v, late := w.decode(key, bytes.Clone(value)); (e != nil || v != nil) && fn(e, v, late) {
 				taken++
+				size += e.SizeVT()
 			}
 			return true
 		})

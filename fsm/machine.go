@@ -100,6 +100,9 @@ type apply struct {
 	leases []*storagev1.Execution
 	work   int
 
+	// searched counts the rows that the whole entry has read to find live executions.
+	searched int
+
 	// The leases of the whole entry, which share one timer row.
 	firstFencing, lastFencing uint64
 	leaseEndMS                int64

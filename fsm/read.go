@@ -38,10 +38,19 @@ func GetJob(r Reader, tenant, jobID string) (view JobView, ok bool) {
 	if j == nil {
 		return JobView{}, false
 	}
-	return viewOf(newFinder(r, 0), tenant, jobID, j, true), true
+	t := j.Template
+	view = viewOf(newFinder(r, 0), tenant, jobID, j, true)
+	if view.Execution != nil {
+		t = view.Execution.Template
+	}
+	if t != nil {
+		view.Payload, _ = Payload(r, tenant, jobID, j.Incarnation, t)
+	}
+	return view, true
 }
 
-// viewOf puts a view together. whole also looks for what is not cheap to find: a fired one-shot's execution.
+// viewOf puts a view together, without payload. whole also looks for what is not cheap to find: a fired one-shot's
+// execution.
 func viewOf(f *finder, tenant, jobID string, j *storagev1.Job, whole bool) JobView {
 	v := JobView{Tenant: tenant, JobID: jobID, Job: j, State: j.State, NextMS: j.NextMs}
 	if isOneShot(j) && j.Template == nil && j.State != storagev1.JobState_JOB_STATE_DELETED {
@@ -65,9 +74,6 @@ func viewOf(f *finder, tenant, jobID string, j *storagev1.Job, whole bool) JobVi
 	}
 	if t == nil {
 		return v
-	}
-	if whole {
-		v.Payload, _ = Payload(f.r, tenant, jobID, j.Incarnation, t)
 	}
 	slim := t.CloneVT()
 	slim.Payload = nil

@@ -1,0 +1,101 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// leaseRow is a lease of a job of tenant t, as it stands.
+func leaseRow(job string, fencing uint64) (key, value []byte) {
+	e := &storagev1.Execution{
+		Tenant: "t", JobId: job, Incarnation: 1, Kind: storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE, NominalMs: epochMS,
+		State: storagev1.ExecutionState_EXECUTION_STATE_LEASED, Fencing: fencing, Template: &storagev1.Template{Queue: "q"},
+	}
+	return LeasedKey(fencing), mustEncode(e.MarshalVT())
+}
+
+// TestPagesOfLargeExecutions: a page ends when it is large, and the pages add up.
+func TestPagesOfLargeExecutions(t *testing.T) {
+	s := newMemState()
+	const n = 3 * maxPageBytes / MaxResultBytes
+	for i := range n {
+		e := &storagev1.Execution{
+			Tenant: "t", JobId: fmt.Sprintf("job-%03d", i), Incarnation: 1, Kind: storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE,
+			State: storagev1.ExecutionState_EXECUTION_STATE_SUCCEEDED, Result: make([]byte, MaxResultBytes),
+		}
+		id := IdentityOf(e)
+		s.Set(endedKey(1, &id, charSchedule), encodeNamed(e))
+	}
+	largest := 0
+	all := pages(t, func(c []byte) ([]*storagev1.Execution, []byte) {
+		page, next := ListExecutions(s, ExecutionFilter{Tenant: "t"}, c, 1000, 1000)
+		size := 0
+		for _, e := range page {
+			size += len(e.Result)
+		}
+		largest = max(largest, size)
+		return page, next
+	})
+	if len(all) != n || largest > maxPageBytes+MaxResultBytes {
+		t.Fatalf("%d of %d executions, %d bytes in one page", len(all), n, largest)
+	}
+}
+
+// TestListsReadNoPayloads: payloads that stand apart are read by GetJob only.
+func TestListsReadNoPayloads(t *testing.T) {
+	b := newBudget(t)
+	payload := make([]byte, inlinePayloadBytes+1)
+	b.apply(&storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{{
+		Tenant: "t", JobId: "a", Hash: []byte("h"), Schedule: &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: 1000}},
+		Template: &storagev1.Template{Queue: "q", Payload: payload},
+	}}}})
+	b.s.resetCounts()
+	if jobs, _ := ListJobs(b.s, JobFilter{Tenant: "t", Queue: "q"}, nil, 10, 10); len(jobs) != 1 || b.s.hits[KindBlob] != 0 {
+		t.Errorf("%d jobs, %d payloads read", len(jobs), b.s.hits[KindBlob])
+	}
+	if view, ok := GetJob(b.s, "t", "a"); !ok || !slices.Equal(view.Payload, payload) || len(view.Job.Template.Payload) != 0 {
+		t.Errorf("found %v with %d bytes of payload", ok, len(view.Payload))
+	}
+}
+
+// TestSearchFindsWhatRunsFirst: what is leased is found before a backlog uses up the search.
+func TestSearchFindsWhatRunsFirst(t *testing.T) {
+	s := newMemState()
+	for i := range 50 {
+		e := &storagev1.Execution{
+			Tenant: "t", JobId: "other", Incarnation: 1, NominalMs: int64(i), Template: &storagev1.Template{Queue: "q"},
+		}
+		s.Set(ReadyKey(e), mustEncode(e.MarshalVT()))
+	}
+	s.Set(leaseRow("a", 7))
+	keys, complete := newFinder(s, 10).live("t", "a", 100)
+	if len(keys) != 1 || string(keys[0]) != string(LeasedKey(7)) || complete {
+		t.Fatalf("found %q, complete %v", keys, complete)
+	}
+}
+
+// TestSweepsAreBounded: deleted jobs whose live executions take long to look for are swept by several entries.
+func TestSweepsAreBounded(t *testing.T) {
+	b := newBudget(t)
+	for _, id := range []string{"a", "b", "c"} {
+		b.apply(&storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{{
+			Tenant: "t", JobId: id, Hash: []byte("h"), Schedule: &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: 1000}},
+			Template: &storagev1.Template{Queue: "q"},
+		}}}})
+		b.apply(&storagev1.Command{DeleteJob: &storagev1.DeleteJob{Tenant: "t", JobId: id}})
+	}
+	for fencing := range uint64(maxFindRows * 6 / 10) {
+		b.s.Set(leaseRow("other", fencing+1))
+	}
+	b.now += recordKeptMS
+	housekeep := &storagev1.Command{Housekeep: &storagev1.Housekeep{}}
+	if res := b.apply(housekeep); !res.More || len(b.m.stops) != 1 {
+		t.Fatalf("after one entry: more %v, %d markers", res.More, len(b.m.stops))
+	}
+	if res := b.apply(housekeep); res.More || len(b.m.stops) != 0 || ReadMeta(b.s).Jobs != 0 {
+		t.Fatalf("after two entries: more %v, %d markers", res.More, len(b.m.stops))
+	}
+}

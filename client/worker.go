@@ -124,22 +124,26 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// claims takes executions while there are slots for them. A claim whose answer is lost keeps its id until it has one, so
-// that what was leased is not left to expire.
+// claims takes executions while there are slots for them. A claim whose answer is lost keeps its id and its size until it
+// has one, so that what was leased is not left to expire.
 func (r *run) claims(ctx context.Context) error {
-	id := newKey()
+	id, n := newKey(), 0 // n is 0 until the claim is sent
 	for failures := 0; ; {
 		free := r.slots.wait(ctx)
 		if ctx.Err() != nil {
+			r.reclaim(id, n)
 			return nil
 		}
-		leases, err := r.claim(ctx, id, min(free, r.worker.config.ClaimBatch), r.worker.config.Wait)
+		if n == 0 {
+			n = min(free, r.worker.config.ClaimBatch)
+		}
+		leases, err := r.claim(ctx, id, n, r.worker.config.Wait)
 		switch {
 		case err == nil:
-			id, failures = newKey(), 0
+			id, n, failures = newKey(), 0, 0
 			r.start(ctx, leases)
 		case ctx.Err() != nil:
-			r.reclaim(id)
+			r.reclaim(id, n)
 			return nil
 		case isFinal(err):
 			return fmt.Errorf("claim executions: %w", err)
@@ -166,11 +170,15 @@ func (r *run) claim(ctx context.Context, id string, n int, wait time.Duration) (
 	return res.GetLeases(), err
 }
 
-// reclaim asks for what the claim that the end of the run interrupted may have been granted, to give it back at once.
-func (r *run) reclaim(id string) {
+// reclaim asks for what the claim that the end of the run interrupted, if it was sent, may have been granted, to give it
+// back at once.
+func (r *run) reclaim(id string, n int) {
+	if n == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.work, drainTimeout)
 	defer cancel()
-	leases, err := r.claim(ctx, id, 1, 0)
+	leases, err := r.claim(ctx, id, n, 0)
 	if err != nil {
 		r.log.Debug("last claim not settled", "error", err)
 		return

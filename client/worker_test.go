@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -325,13 +327,61 @@ func TestClaimThatTheEndInterruptsIsSettled_W3(t *testing.T) {
 			return nil, nil
 		})
 		time.Sleep(31 * time.Second) // The second long poll has begun.
-		id := create(t, c, client.Job{ID: "a"})
+		together := client.At(time.Now().Add(time.Second))
+		ids := []string{create(t, c, client.Job{ID: "a", Schedule: together}), create(t, c, client.Job{ID: "b", Schedule: together})}
 		<-stopping
+		stop()
+		for _, id := range ids {
+			if e := s.Execution(id); e.GetState() != ready || e.GetAttempt() != 0 {
+				t.Errorf("execution %v", e)
+			}
+		}
+	})
+}
+
+func TestClaimThatFailedIsSettledWhenTheEndComesBeforeItsNextTry_W3(t *testing.T) {
+	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
+		id := create(t, c, client.Job{ID: "a"})
+		var lossless atomic.Bool
+		s.After(func(_ context.Context, call clienttest.Call) error {
+			if call.Method == "Claim" && !lossless.Load() {
+				return clienttest.Fail(connect.CodeUnavailable, "lost")
+			}
+			return nil
+		})
+		var log bytes.Buffer
+		var mu sync.Mutex
+		failed := func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Contains(log.String(), "claim failed")
+		}
+		config := client.WorkerConfig{Logger: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil))}
+		stop := work(t, c, config, func(context.Context, *client.Execution) ([]byte, error) {
+			t.Error("the handler was called")
+			return nil, nil
+		})
+		for !failed() {
+			time.Sleep(time.Millisecond)
+		}
+		lossless.Store(true) // Only the worker's last word gets an answer.
 		stop()
 		if e := s.Execution(id); e.GetState() != ready || e.GetAttempt() != 0 {
 			t.Errorf("execution %v", e)
 		}
 	})
+}
+
+// locked is a writer that its reader can lock.
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l locked) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
 }
 
 func TestWorkGoesOnWhileTheServersAreAway_W13(t *testing.T) {

@@ -66,11 +66,11 @@ func (s *Server) grant(
 			leases = append(leases, s.leaseOf(e))
 		}
 	}
+	most := int(cmp.Or(req.GetMaxExecutions(), 1))
 	if len(leases) > 0 {
-		return leases, next, s.changed
+		return leases[:min(len(leases), most)], next, s.changed
 	}
 	now := time.Now()
-	most := int(cmp.Or(req.GetMaxExecutions(), 1))
 	// Recurring jobs add to the list while it is walked.
 	for i := 0; i < len(s.executions) && len(leases) < most; i++ {
 		e := s.executions[i]

@@ -12,8 +12,9 @@ const (
 
 	// DefaultMaxPayloadBytes bounds a job's payload unless Options say otherwise.
 	DefaultMaxPayloadBytes = 256 << 10
-	// LargestMaxPayloadBytes is the most that Options may allow: a job must fit into one log entry with room to spare.
-	LargestMaxPayloadBytes = 4 << 20
+	// LargestMaxPayloadBytes is the most that Options may allow: a job with all that goes with its payload must fit into one
+	// command of the log.
+	LargestMaxPayloadBytes = 1 << 20
 	maxResultBytes         = 256 << 10
 	maxProgressBytes       = 16 << 10
 	maxErrorBytes          = 4 << 10
@@ -99,7 +100,7 @@ var limitTable = []Limit{
 	{"idempotency_key", "`idempotency_key`, `request_id`, `claim_id`", "at most 128 printable ASCII characters", "", refused},
 	{"execution_id", "`execution_id`, `id` of an execution", "at most 512 characters, as the server gave it", "", refused},
 	{"fairness_key", "`fairness_key`", "at most 128 bytes of UTF-8 without NUL", "", refused},
-	{"payload", "`payload`", "at most 256 KiB; the server's operator can set up to 4 MiB", "", refused},
+	{"payload", "`payload`", "at most 256 KiB; the server's operator can set up to 1 MiB", "", refused},
 	{"content_type", "`content_type`", "at most 256 printable ASCII characters", "", refused},
 	{"payload_ref", "`payload_ref`", "at most 2,048 bytes of UTF-8 without NUL; not together with a payload", "", refused},
 	{"result", "`succeeded.result`", "at most 256 KiB", "", refused + ", and the attempt is recorded as failed"},

@@ -13,7 +13,7 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// maxWindow bounds how many shards a list reads at once.
+// maxShardWindow bounds how many shards a list reads at once.
 const maxShardWindow = 16
 
 // shardPage is what one shard has of a list: its items from a cursor on, and where it goes on; next nil: nowhere.

@@ -101,7 +101,7 @@ func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 	return cors.New(cors.Options{
 		AllowedOrigins: opts.CORSOrigins,
 		AllowedMethods: append(connectcors.AllowedMethods(), http.MethodPatch, http.MethodDelete),
-		AllowedHeaders: append(connectcors.AllowedHeaders(), "X-Request-Id", "Traceparent"),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "X-Request-Id", "Traceparent", "Idempotency-Key"),
 		ExposedHeaders: append(connectcors.ExposedHeaders(), "X-Request-Id", "Retry-After"),
 		MaxAge:         7200,
 	}).Handler(s), nil

@@ -111,7 +111,6 @@ func (s *server) deadLettersByID(ctx context.Context, kind storagev1.TaskKind, i
 	}
 	parts := chunks(len(ids), func(i int) (uint32, int, bool) { return shards[i], len(ids[i]), true })
 	call := callOf(ctx)
-	// Each item has its own place, as done is called concurrently.
 	done, errs := make([]bool, len(ids)), make([]error, len(ids))
 	s.proposeChunks(ctx, parts, func(c *chunk) *storagev1.Command {
 		cmd := call.command()

@@ -347,7 +347,7 @@ func TestHealthAndReflection(t *testing.T) {
 // Browsers of other origins may call only where the operator allowed theirs.
 func TestCORSIsOffByDefault(t *testing.T) {
 	preflight := []string{"Origin: https://console.example", "Access-Control-Request-Method: PATCH",
-		"Access-Control-Request-Headers: content-type"}
+		"Access-Control-Request-Headers: content-type,idempotency-key"}
 	closed := newAPI(t, newFakeBackend(1), Options{})
 	if ans := closed.do("OPTIONS", "/v1/jobs/j", "", preflight...); ans.header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("without the option: %v", ans.header)

@@ -28,6 +28,11 @@ func (s *server) claim(ctx context.Context, req *carillonv1.ClaimRequest) (*cari
 		s.backend.Release(granted)
 		return nil, ctx.Err()
 	}
+	// Payloads that stand apart are large: what cannot be delivered is given back before they are read.
+	if fit := fitting(granted); fit < len(granted) {
+		s.backend.Release(granted[fit:])
+		granted = granted[:fit]
+	}
 	payloads, err := s.payloads(ctx, granted)
 	if err != nil {
 		s.backend.Release(granted)
@@ -52,6 +57,18 @@ func (s *server) claim(ctx context.Context, req *carillonv1.ClaimRequest) (*cari
 	}
 	callOf(ctx).undelivered = func() { s.backend.Release(granted[:delivered]) }
 	return res, nil
+}
+
+// fitting is how many of the executions' payloads an answer can hold: at least one.
+func fitting(executions []*storagev1.Execution) int {
+	size := 0
+	for i, e := range executions {
+		size += len(e.Template.GetPayload()) + int(e.Template.GetBlobSize())
+		if size > maxClaimBytes && i > 0 {
+			return i
+		}
+	}
+	return len(executions)
 }
 
 // pollOf validates a claim.

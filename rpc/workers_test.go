@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -209,5 +210,28 @@ func TestClaimsAreBoundedInBytes(t *testing.T) {
 	size := proto.Size(&carillonv1.ClaimResponse{Leases: leases})
 	if size > maxClaimBytes || size < maxClaimBytes-DefaultMaxPayloadBytes-4096 || len(leases)+len(s.b.released) != jobs {
 		t.Errorf("%d leases of %d bytes, %d released", len(leases), size, len(s.b.released))
+	}
+}
+
+// What a claim cannot deliver is known before payloads are read.
+func TestPayloadsThatDoNotFitAreNotRead(t *testing.T) {
+	sized := func(n int, bytes uint64) (list []*storagev1.Execution) {
+		for range n {
+			list = append(list, &storagev1.Execution{Template: &storagev1.Template{BlobVersion: 1, BlobSize: bytes}})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		executions []*storagev1.Execution
+		want       int
+	}{
+		{nil, 0},
+		{sized(1000, 1<<20), maxClaimBytes >> 20},
+		{sized(3, 1<<20), 3},
+		{sized(2, 2*maxClaimBytes), 1},
+	} {
+		if got := fitting(c.executions); got != c.want {
+			t.Errorf("of %d executions %d fit, want %d", len(c.executions), got, c.want)
+		}
 	}
 }

@@ -125,7 +125,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.others.ServeHTTP(c, r)
 	}
-	if c.writeErr != nil && c.undelivered != nil {
+	// A small answer stands in a buffer until this returns: of a caller that is gone only the context tells.
+	if c.undelivered != nil && (c.writeErr != nil || r.Context().Err() != nil) {
 		c.undelivered()
 	}
 }

@@ -191,6 +191,30 @@ func TestLeasesOfVanishedCallersAreReleased(t *testing.T) {
 	if len(s.b.released) != 1 {
 		t.Errorf("gone while writing: %d released", len(s.b.released))
 	}
+
+	for _, path := range []string{"/v1/workers/claim", "/carillon.v1.WorkerService/Claim"} {
+		s = newScene(t, 1)
+		s.create(&carillonv1.JobSpec{Id: "j", Schedule: in(0)})
+		s.b.pass(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		r = httptest.NewRequestWithContext(ctx, "POST", path, strings.NewReader(`{"worker":"w","queues":["default"]}`))
+		r.Header.Set("Content-Type", "application/json")
+		s.ServeHTTP(vanishingReader{httptest.NewRecorder(), cancel}, r)
+		if len(s.b.released) != 1 {
+			t.Errorf("%s: gone after the answer went into a buffer: %d released", path, len(s.b.released))
+		}
+	}
+}
+
+// vanishingReader is a caller that goes away before it has read the answer that its connection's buffer holds.
+type vanishingReader struct {
+	http.ResponseWriter
+	cancel context.CancelFunc
+}
+
+func (v vanishingReader) Write(b []byte) (int, error) {
+	v.cancel()
+	return v.ResponseWriter.Write(b)
 }
 
 // brokenWriter is a connection that is gone.

@@ -99,3 +99,23 @@ func TestSweepsAreBounded(t *testing.T) {
 		t.Fatalf("after two entries: more %v, %d markers", res.More, len(b.m.stops))
 	}
 }
+
+// TestFindAllFindsWhatFindFinds in every state.
+func TestFindAllFindsWhatFindFinds(t *testing.T) {
+	r := recordLog(5, 300)
+	ids := append(r.matching(ExecutionFilter{}), "malformed", "t~gone~1~s~1")
+	leases := len(r.matching(ExecutionFilter{State: storagev1.ExecutionState_EXECUTION_STATE_LEASED}))
+	found := 0
+	FindAll(r.s, ids, func(i int, e *storagev1.Execution, key []byte) {
+		want, wantKey, _ := Find(r.s, ids[i])
+		if (e == nil) != (want == nil) || string(key) != string(wantKey) || e != nil && ExecutionID(e) != ids[i] {
+			t.Errorf("%s: found at %q, want %q", ids[i], key, wantKey)
+		}
+		if e != nil {
+			found++
+		}
+	})
+	if found != len(ids)-2 || leases < 3 {
+		t.Fatalf("found %d of %d, %d leases", found, len(ids)-2, leases)
+	}
+}

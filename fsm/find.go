@@ -20,6 +20,26 @@ func Find(r Reader, executionID string) (e *storagev1.Execution, key []byte, ok 
 	return e, key, e != nil
 }
 
+// FindAll looks several executions up, as Find does one, and calls fn for each with its place in the list; e is nil for
+// what is not found. The leases are walked once for all of them.
+func FindAll(r Reader, executionIDs []string, fn func(i int, e *storagev1.Execution, key []byte)) {
+	f := newFinder(r, 0)
+	f.byIdentity = map[Identity]leasedRow{}
+	f.leases(func(key []byte, e *storagev1.Execution) bool {
+		f.byIdentity[IdentityOf(e)] = leasedRow{e, key}
+		return true
+	})
+	for i, s := range executionIDs {
+		id, err := ParseExecutionID(s)
+		if err != nil {
+			fn(i, nil, nil)
+			continue
+		}
+		e, key := f.find(&id)
+		fn(i, e, key)
+	}
+}
+
 // LiveExecutionKeys returns the row keys of up to limit executions of a job that are held, retrying, ready or leased, of
 // any incarnation; a one-shot that waits for its time is not among them. complete says that there are no more; it may be
 // false with few keys, too, as a tenant's backlog is searched up to a bound.
@@ -33,6 +53,14 @@ type finder struct {
 	spent, budget int
 	buckets       []uint32
 	loaded        bool
+	// byIdentity are all leases, if many executions are looked up; nil: they are walked for each.
+	byIdentity map[Identity]leasedRow
+}
+
+// leasedRow is a leased execution and its row's key.
+type leasedRow struct {
+	e   *storagev1.Execution
+	key []byte
 }
 
 func newFinder(r Reader, budget int) *finder { return &finder{r: r, budget: budget} }
@@ -45,10 +73,10 @@ func (f *finder) spend() bool {
 
 func (f *finder) exceeded() bool { return f.budget > 0 && f.spent > f.budget }
 
-// find looks where it costs least first.
+// find looks where it costs least first. A backlog of ready executions can be larger than anything.
 func (f *finder) find(id *Identity) (*storagev1.Execution, []byte) {
 	for _, look := range [...]func(*Identity) (*storagev1.Execution, []byte){
-		f.waiting, f.held, f.retrying, f.dead, f.ended, f.ready, f.leased,
+		f.waiting, f.held, f.retrying, f.dead, f.ended, f.leased, f.ready,
 	} {
 		if e, key := look(id); e != nil {
 			return e, key
@@ -189,6 +217,10 @@ func (f *finder) streams(tenant string, fn func(queue, fairness string, priority
 
 // leased walks the leases: there are few, and nothing else leads to them.
 func (f *finder) leased(id *Identity) (found *storagev1.Execution, at []byte) {
+	if f.byIdentity != nil {
+		row := f.byIdentity[*id]
+		return row.e, row.key
+	}
 	f.leases(func(key []byte, e *storagev1.Execution) bool {
 		if IdentityOf(e) == *id {
 			found, at = e, key

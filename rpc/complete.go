@@ -172,20 +172,23 @@ func (s *server) proposeOnce(ctx context.Context, pending []*completion) (moved 
 func (s *server) addHints(ctx context.Context, moved []*completion) (again []*completion) {
 	parts := chunks(len(moved), func(i int) (uint32, int, bool) { return moved[i].shard, 0, true })
 	for _, part := range parts {
+		ids := make([]string, len(part.items))
+		for k, i := range part.items {
+			ids[k] = moved[i].cmd.ExecutionId
+		}
 		err := s.backend.View(ctx, part.shard, false, func(r fsm.Reader) error {
-			for _, i := range part.items {
-				c := moved[i]
-				_, key, ok := fsm.Find(r, c.cmd.ExecutionId)
-				if !ok {
+			fsm.FindAll(r, ids, func(k int, e *storagev1.Execution, key []byte) {
+				c := moved[part.items[k]]
+				if e == nil {
 					c.err = notFound("no execution %q", c.cmd.ExecutionId)
-					continue
+					return
 				}
 				// The command of the first try may still be in use: it is the log's now.
 				c.cmd = c.cmd.CloneVT()
 				c.cmd.Hint = append([]byte(nil), key...)
 				c.err = nil
 				again = append(again, c)
-			}
+			})
 			return nil
 		})
 		if err != nil {

@@ -47,7 +47,8 @@ type poll struct {
 	got    []*storagev1.Execution
 	// reserved is what rounds under way may still bring.
 	reserved int
-	// waiters are the calls that wait: retries of one claim wait together. With none left the leases are given back.
+	// waiters are the calls that wait, or have been handed the leases: retries of one claim wait together. With none left
+	// the leases are given back.
 	waiters int
 	// closing: takes no more than what is reserved. settled: done is closed.
 	closing, settled bool
@@ -152,9 +153,9 @@ func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration) ([]*
 	defer timer.Stop()
 	select {
 	case <-p.done:
-		return p.got, nil
+		return d.handOver(ctx, p)
 	case <-ctx.Done():
-		return d.leave(ctx, p)
+		return nil, d.leave(ctx, p)
 	case <-timer.C:
 	}
 	d.mu.Lock()
@@ -167,24 +168,34 @@ func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration) ([]*
 	d.mu.Unlock()
 	select {
 	case <-p.done:
-		return p.got, nil
+		return d.handOver(ctx, p)
 	case <-ctx.Done():
-		return d.leave(ctx, p)
+		return nil, d.leave(ctx, p)
 	}
 }
 
-// leave ends a caller's wait because its context did.
-func (d *Dispatcher) leave(ctx context.Context, p *poll) ([]*storagev1.Execution, error) {
+// handOver returns what a settled poll got, unless its caller has gone at that moment.
+func (d *Dispatcher) handOver(ctx context.Context, p *poll) ([]*storagev1.Execution, error) {
+	if ctx.Err() != nil {
+		return nil, d.leave(ctx, p)
+	}
+	return p.got, nil
+}
+
+// leave ends a caller's wait because its context did, and returns the context's error. The last one to leave gives the
+// leases back: not before, as another call of the same claim may have been handed them.
+func (d *Dispatcher) leave(ctx context.Context, p *poll) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if p.settled && len(p.got) > 0 {
-		return p.got, nil
-	}
 	p.waiters--
-	if p.waiters == 0 && !p.settled {
+	switch {
+	case p.waiters > 0:
+	case p.settled:
+		d.release(p.got)
+	default:
 		d.close(p)
 	}
-	return nil, ctx.Err()
+	return ctx.Err()
 }
 
 // close stops the poll from taking more; it is settled when nothing is reserved for it. Locked.

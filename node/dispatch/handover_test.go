@@ -1,0 +1,50 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// TestLeasesThatAnotherCallOfTheClaimHasAreNotGivenBack: a first call that is gone when the leases come leaves them to
+// its retry; only when both are gone are they given back, once.
+func TestLeasesThatAnotherCallOfTheClaimHasAreNotGivenBack(t *testing.T) {
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // what a call notices first, its end or the leases, is chance
+		for _, retryGone := range []bool{false, true} {
+			m := newModel(t, 1)
+			req := PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"q"}, Max: 1, Wait: time.Minute}
+			var p *poll
+			m.d.mu.Lock()
+			for range 2 {
+				var err error
+				if p, err = m.d.enter(&req, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m.d.credit(p, 0, []*storagev1.Execution{{Tenant: "t", JobId: "a", ClaimId: "c", Fencing: 1}})
+			m.d.mu.Unlock()
+			if got, err := m.d.wait(gone, p, time.Minute); len(got) != 0 || !errors.Is(err, context.Canceled) {
+				t.Fatalf("the call that is gone got %v, %v", got, err)
+			}
+			if n := len(m.sh.releases); n != 0 {
+				t.Fatalf("%d leases were given back that the retry has", n)
+			}
+			ctx, leases, released := t.Context(), 1, 0
+			if retryGone {
+				ctx, leases, released = gone, 0, 1
+			}
+			got, err := m.d.wait(ctx, p, time.Minute)
+			if len(got) != leases || !errors.Is(err, ctx.Err()) {
+				t.Fatalf("the retry, gone %v, got %v, %v", retryGone, got, err)
+			}
+			if n := len(m.sh.releases); n != released {
+				t.Fatalf("%d leases were given back, want %d", n, released)
+			}
+		}
+	}
+}

@@ -230,7 +230,7 @@ func readHint(r Reader, key []byte) (kind byte, e *storagev1.Execution) {
 	}
 	e = decodeExecution(key, value)
 	if key[0] != KindLeased && key[0] != KindReady {
-		e.Tenant, e.JobId = id.Tenant, id.JobID
+		name(e, &id)
 	}
 	return key[0], e
 }

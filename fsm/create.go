@@ -234,7 +234,7 @@ func findWaiting(r Reader, tenant, jobID string, j *storagev1.Job) (key []byte, 
 	if !ok {
 		return nil, nil
 	}
-	e = decodeNamed(key, value, &Identity{Tenant: tenant, JobID: jobID})
+	e = decodeNamed(key, value, &Identity{Tenant: tenant, JobID: jobID, NominalMS: j.Schedule.GetAtMs()})
 	if e.Incarnation != j.Incarnation {
 		return nil, nil
 	}

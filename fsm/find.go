@@ -93,7 +93,7 @@ func (f *finder) at(key []byte, id *Identity) (*storagev1.Execution, []byte) {
 		return nil, nil
 	}
 	e := decodeExecution(key, value)
-	e.Tenant, e.JobId = id.Tenant, id.JobID
+	name(e, id)
 	if IdentityOf(e) != *id {
 		return nil, nil
 	}

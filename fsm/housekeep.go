@@ -169,11 +169,22 @@ func (a *apply) expireHistory(limit int) (removed int, more bool) {
 }
 
 // sweepOneShot removes the job of a one-shot whose history is over. Its row is the record of its create: younger than
-// such records are kept, it becomes a tombstone first.
+// such records are kept, it becomes a tombstone first. While what was triggered of it may be alive both stay: what was
+// accepted is not cancelled by a retention.
 func (a *apply) sweepOneShot(e *storagev1.Execution) {
 	j := a.job(JobKey(e.Tenant, e.JobId))
 	if j == nil || j.Incarnation != e.Incarnation || j.State == storagev1.JobState_JOB_STATE_DELETED {
 		return
+	}
+	if j.Triggered {
+		f := newFinder(a.s, maxFindRows)
+		keys, complete := f.live(e.Tenant, e.JobId, 1)
+		a.searched += f.spent
+		if len(keys) > 0 || !complete {
+			id := IdentityOf(e)
+			a.s.Set(endedKey(expiryBucket(a.stamp, hourMS), &id, charSchedule), encodeNamed(e))
+			return
+		}
 	}
 	if j.Triggered || j.CreatedMs+recordKeptMS > a.stamp {
 		a.removeJob(e.Tenant, e.JobId, j, j.Triggered)

@@ -19,19 +19,28 @@ func decodeExecution(key, value []byte) *storagev1.Execution {
 	return e
 }
 
-// decodeNamed decodes a row whose key carries the names.
+// decodeNamed decodes a row whose key carries the names and the nominal instant.
 func decodeNamed(key, value []byte, id *Identity) *storagev1.Execution {
 	e := decodeExecution(key, value)
-	e.Tenant, e.JobId = id.Tenant, id.JobID
+	name(e, id)
 	return e
 }
 
-// encodeNamed encodes a row whose key carries the names.
+// name fills in what encodeNamed left out.
+func name(e *storagev1.Execution, id *Identity) {
+	e.Tenant, e.JobId = id.Tenant, id.JobID
+	if e.NominalMs == 0 {
+		e.NominalMs = id.NominalMS
+	}
+}
+
+// encodeNamed encodes a row whose key carries the names and the nominal instant: they are a good part of what a job costs
+// on disk.
 func encodeNamed(e *storagev1.Execution) []byte {
-	tenant, jobID := e.Tenant, e.JobId
-	e.Tenant, e.JobId = "", ""
+	tenant, jobID, nominal := e.Tenant, e.JobId, e.NominalMs
+	e.Tenant, e.JobId, e.NominalMs = "", "", 0
 	value := mustEncode(e.MarshalVT())
-	e.Tenant, e.JobId = tenant, jobID
+	e.Tenant, e.JobId, e.NominalMs = tenant, jobID, nominal
 	return value
 }
 

@@ -47,7 +47,7 @@ func parseTimerKey(key []byte) (t timerKey, ok bool) {
 			return timerKey{}, false
 		}
 	case TimerOneShot, TimerRecurring:
-		t.id.Tenant, t.id.JobID = k.name(), k.name()
+		t.id.Tenant, t.id.JobID, t.id.NominalMS = k.name(), k.name(), t.atMS
 	default:
 		return timerKey{}, false
 	}

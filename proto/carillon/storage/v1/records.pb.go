@@ -1231,7 +1231,7 @@ func (x *Attempt) GetState() ExecutionState {
 // Execution is the one row of an accepted (or waiting) occurrence. Its state decides its key space.
 type Execution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identity. tenant and job_id are left out of rows whose key carries them right behind the kind and time.
+	// Identity. tenant, job_id and nominal_ms are left out of rows whose key carries them: all but ready and leased ones.
 	Tenant        string         `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	JobId         string         `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	Incarnation   uint64         `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`

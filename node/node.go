@@ -31,6 +31,9 @@ const (
 	beatInterval = 2 * time.Second
 	// controlTimeout bounds a start's calls to the control plane.
 	controlTimeout = 20 * time.Second
+	// loneLogBytes is how much of the raft logs a node keeps that has no peers to catch up: short enough that most of it
+	// is gone before its memtable is flushed.
+	loneLogBytes = 16 << 20
 	// exitStoreFailed is the process's exit code when the store can no longer be trusted.
 	exitStoreFailed = 70
 )
@@ -213,6 +216,7 @@ func (n *Node) assemble() error {
 			Store:       n.dir.Ident().StoreUUID,
 			OpenMachine: func(shard uint32, rows fsm.Reader) replica.Machine { return fsm.Open(shard, rows) },
 			Cache:       store.NewCache(n.cfg.RowCacheBytes, fsm.KindReady, fsm.KindLeased),
+			LogBytes:    loneLogBytes,
 			Logger:      n.logger,
 			Hooks:       n.metrics.hooks(),
 		},

@@ -53,11 +53,19 @@ func chunks(n int, place func(i int) (shard uint32, size int, ok bool)) []*chunk
 }
 
 // proposeChunks proposes all chunks, as many at once as the shards' queues surely take, and hands each item's result, or
-// the error of its chunk, to done.
+// the error of its chunk, to done. When ctx ends, chunks that were not proposed yet never are.
 func (s *server) proposeChunks(
 	ctx context.Context, all []*chunk, command func(c *chunk) *storagev1.Command, done func(i int, item fsm.Item, err error),
 ) {
 	for len(all) > 0 {
+		if err := ctx.Err(); err != nil {
+			for _, c := range all {
+				for _, i := range c.items {
+					done(i, fsm.Item{}, err)
+				}
+			}
+			return
+		}
 		var now, later []*chunk
 		var cmds []ShardCommand
 		atShard := map[uint32]int{}

@@ -24,6 +24,8 @@ type Metrics interface {
 type call struct {
 	http.ResponseWriter
 	writeErr error
+	// body is where the request's message comes from.
+	body intake
 
 	// requestID is the caller's, or made here; it stands in the log and in the answer.
 	requestID string
@@ -113,6 +115,7 @@ func observed[Req, Res any](
 			}
 			err = s.finish(ctx, procedure, start, err)
 		}()
+		callOf(ctx).body.complete()
 		return handle(ctx, req)
 	}
 }

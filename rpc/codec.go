@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -47,6 +48,9 @@ func (binaryCodec) MarshalAppend(dst []byte, message any) ([]byte, error) {
 
 // Unmarshal copies what it keeps: data is one of Connect's pooled buffers.
 func (binaryCodec) Unmarshal(data []byte, message any) error {
+	if err := boundFields(data); err != nil {
+		return err
+	}
 	switch m := message.(type) {
 	case vtMessage:
 		return m.UnmarshalVT(data)
@@ -86,6 +90,9 @@ func (jsonCodec) Unmarshal(data []byte, message any) error {
 
 // decodeJSON decodes strictly. If it cannot, text says why and field names what it is about, as far as that is known.
 func decodeJSON(data []byte, m proto.Message) (field, text string) {
+	if err := boundObjects(data); err != nil {
+		return "", err.Error()
+	}
 	if !utf8.Valid(data) {
 		return invalidUTF8(data, m), "is not valid UTF-8"
 	}
@@ -97,6 +104,61 @@ func decodeJSON(data []byte, m proto.Message) (field, text string) {
 	text = strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	text = strings.TrimSpace(strings.TrimPrefix(text, "proto:"))
 	return errorPath(data, m.ProtoReflect().Descriptor(), text), "cannot be read: " + text
+}
+
+var errParts = fmt.Errorf("consists of more than %d messages", maxParts)
+
+// boundFields refuses a binary message of more than maxParts fields; what they hold in turn is limited by field. What is
+// malformed is left to the decoder.
+func boundFields(data []byte) error {
+	if len(data) <= 2*maxParts { // the least that so many fields take
+		return nil
+	}
+	for n := 0; len(data) > 0; n++ {
+		_, _, size := protowire.ConsumeField(data)
+		if size < 0 {
+			return nil
+		}
+		if n == maxParts {
+			return errParts
+		}
+		data = data[size:]
+	}
+	return nil
+}
+
+// boundObjects refuses JSON of more than maxParts objects.
+func boundObjects(data []byte) error {
+	if len(data) <= 2*maxParts {
+		return nil
+	}
+	for n := 0; len(data) > 0; {
+		switch data[0] {
+		case '{':
+			if n++; n > maxParts {
+				return errParts
+			}
+		case '"':
+			data = skipString(data)
+			continue
+		}
+		data = data[1:]
+	}
+	return nil
+}
+
+// skipString returns what comes after the JSON string at the start of data.
+func skipString(data []byte) []byte {
+	for data = data[1:]; ; {
+		end := bytes.IndexAny(data, `"\`)
+		switch {
+		case end < 0:
+			return nil
+		case data[end] == '"':
+			return data[end+1:]
+		}
+		data = data[min(end+2, len(data)):]
+	}
 }
 
 // invalidUTF8 returns the path of the string that is not UTF-8: it decodes with a mark in place of the broken bytes and

@@ -42,8 +42,12 @@ const (
 	maxPageSize       = 1_000
 	defaultPageSize   = 100
 	maxViolations     = 32
+	maxViolationBytes = 1 << 10
 	maxRowsPerPage    = 20_000
 	maxPageTokenBytes = 4 << 10
+	// maxParts bounds the messages that a message is decoded to, before anything else is known of it: an empty item takes
+	// two bytes on the wire and a hundred in memory. Ten thousand items with all that they can hold have fewer.
+	maxParts = 200_000
 
 	maxPriority     = 9
 	defaultPriority = 5
@@ -131,7 +135,8 @@ var limitTable = []Limit{
 	{"retention", "`retention`, `dead_retention`", "1 h to 1 year", "the queue's, else the tenant's, else 3 days", refused},
 	{"batch_items", "`items`", "1 to 10,000 items", "", refused},
 	{"batch_bytes", "the message of a batch call", "at most 32 MiB", "", refused + " if its length was announced, else `resource_exhausted`"},
-	{"inflight_bytes", "all messages that a node is working on", "256 MiB together, by their announced length", "", "`resource_exhausted` with a retry hint"},
+	{"parts", "messages within a message, at any depth", "at most 200,000", "", refused},
+	{"inflight_bytes", "all messages that a node is working on", "256 MiB together: as announced, or as much as has arrived; while compressed, as much as they may become", "", "`resource_exhausted` with a retry hint"},
 	{"dead_letter_ids", "`execution_ids`", "at most 1,000", "", refused},
 	{"claim", "`max_executions`", "1 to 1,000", "1", refused},
 	{"claim_bytes", "the answer of a claim", "at most 32 MiB", "", "what does not fit is given back, uncounted"},

@@ -171,9 +171,12 @@ func (rt *route) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var maxBytes *http.MaxBytesError
+	var answer *connect.Error
 	switch {
 	case errors.As(err, &maxBytes):
 		return nil, http.StatusRequestEntityTooLarge, tooLarge()
+	case errors.As(err, &answer):
+		return nil, httpStatus[answer.Code()], answer
 	case err != nil:
 		return nil, http.StatusBadRequest, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("read body: %w", err))
 	case len(body) == 0:

@@ -170,6 +170,7 @@ func TestRESTRefusals(t *testing.T) {
 		{"two faults", "POST", "/v1/jobs", job(`"id":"~","queue":"~"`), "", 400, []string{`"job.id"`, `"job.queue"`, "and 1 more"}},
 		{"two keys", "POST", "/v1/jobs?idempotency_key=a", job(`"queue":"q"`), "Idempotency-Key: b", 400, []string{`"field":"idempotency_key"`}},
 		{"unknown query", "GET", "/v1/jobs?colour=red", "", "", 400, []string{`"field":"colour"`}},
+		{"query that is no text", "GET", "/v1/jobs?%ff=red", "", "", 400, []string{"\"field\":\"\ufffd\"", "is not a query parameter"}},
 		{"query twice", "GET", "/v1/jobs?tenant=a&tenant=b", "", "", 400, []string{`"field":"tenant"`}},
 		{"query no number", "GET", "/v1/jobs?page_size=x", "", "", 400, []string{`"field":"page_size"`}},
 		{"query no bool", "GET", "/v1/jobs?stale=1", "", "", 400, []string{`"field":"stale"`}},

@@ -49,8 +49,10 @@ type server struct {
 	// others are health and reflection.
 	others *http.ServeMux
 
-	// inflight is the announced length of the messages that are being worked on.
+	// inflight is the room that the messages under way take; see intake.
 	inflight atomic.Int64
+	// maxSilence is the constant, except in tests.
+	maxSilence time.Duration
 }
 
 // method is one procedure of the API, as each transport needs it.
@@ -72,7 +74,7 @@ type method struct {
 func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 	s := &server{
 		backend: backend, log: opts.Logger, metrics: opts.Metrics, maxPayload: opts.MaxPayloadBytes,
-		procedures: map[string]*method{}, others: http.NewServeMux(),
+		procedures: map[string]*method{}, others: http.NewServeMux(), maxSilence: maxSilence,
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -111,13 +113,17 @@ func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := newCall(w, r)
 	r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
-	// Who announces more than is allowed is refused below, and takes no room from the others.
-	size := min(max(0, r.ContentLength), maxBatchBytes)
-	defer s.inflight.Add(-size)
 	m := s.procedures[r.URL.Path]
-	switch total := s.inflight.Add(size); {
-	case total > maxInflightBytes && total > size:
-		s.refuse(c, r, &Overloaded{Reason: "the node works on as much as it can hold", RetryAfter: time.Second})
+	maxBytes := int64(maxBatchBytes)
+	if m != nil {
+		maxBytes = int64(m.maxBytes)
+	}
+	if !s.admit(c, r, maxBytes) {
+		s.refuse(c, r, errNoRoom)
+		return
+	}
+	defer c.body.release()
+	switch {
 	case m != nil:
 		s.serveProcedure(m, c, r)
 	case strings.HasPrefix(r.URL.Path, "/v1/"):

@@ -17,10 +17,12 @@ type violations struct {
 	list []*carillonv1.FieldViolation
 }
 
-// add records that field, a path in proto names, breaks a rule.
+// add records that field, a path in proto names, breaks a rule. Names that come from a query may be any bytes.
 func (v *violations) add(field, format string, args ...any) {
 	if len(v.list) < maxViolations {
-		v.list = append(v.list, &carillonv1.FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
+		v.list = append(v.list, &carillonv1.FieldViolation{
+			Field: cutText(field, maxViolationBytes), Description: cutText(fmt.Sprintf(format, args...), maxViolationBytes),
+		})
 	}
 }
 

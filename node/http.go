@@ -81,18 +81,23 @@ func (w *web) serve(ctx context.Context, handler http.Handler, grace time.Durati
 	return <-stopped
 }
 
-// routes puts health and metrics beside the API.
+// routes puts health and metrics beside the API. It looks at whole paths, unlike http.ServeMux, which redirects those with
+// "." and ".." in them: the ids of jobs may be just that.
 func routes(api http.Handler, registry *prometheus.Registry, ready func() []string) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		writeHealth(w, nil)
+	exposition := promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		switch {
+		case reads && r.URL.Path == "/healthz":
+			writeHealth(w, nil)
+		case reads && r.URL.Path == "/readyz":
+			writeHealth(w, ready())
+		case reads && r.URL.Path == "/metrics":
+			exposition.ServeHTTP(w, r)
+		default:
+			api.ServeHTTP(w, r)
+		}
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		writeHealth(w, ready())
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
-	mux.Handle("/", api)
-	return mux
 }
 
 // writeHealth answers 200, or 503 with the reasons.

@@ -245,6 +245,18 @@ func TestCloseReportsAnIteratorLeftOpen(t *testing.T) {
 	})
 }
 
+func TestAScanThatPanicsLeavesNoIteratorOpen(t *testing.T) {
+	forEachEngine(t, func(t *testing.T, open func(rapid.TB) store.Engine) {
+		engine := open(t)
+		write(t, engine, func(b store.Batch) { b.Set(store.AppendKey(nil, 1, []byte("a")), nil) })
+		func() {
+			defer func() { _ = recover() }()
+			store.NewReader(engine, 1).Scan(nil, nil, func(_, _ []byte) bool { panic("corrupt") })
+		}()
+		mustClose(t, engine)
+	})
+}
+
 // TestEnginesBehaveLikeAMap compares random batches, gets and walks with a plain map.
 func TestEnginesBehaveLikeAMap(t *testing.T) {
 	forEachEngine(t, func(t *testing.T, open func(rapid.TB) store.Engine) {

@@ -49,13 +49,14 @@ func (r *Reader) Scan(start, end []byte, fn func(key, value []byte) bool) {
 	if it == nil {
 		return
 	}
+	// Also when fn panics over a row it cannot read: a caller that recovers must not hold back compaction for ever.
+	defer r.closeIterator(it)
 	for ok := it.First(); ok; ok = it.Next() {
 		key, value := r.row(it)
 		if !fn(key, value) {
-			break
+			return
 		}
 	}
-	r.closeIterator(it)
 }
 
 // Err returns the first I/O error, for good.

@@ -103,6 +103,9 @@ func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := discardUnformed(cfg.Dir, cfg.Logger); err != nil {
+		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
+	}
 	shrinkSegments()
 	etcd, err := embed.StartEtcd(etcdConfig)
 	if err != nil {

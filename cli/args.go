@@ -31,6 +31,11 @@ func arrange(app *cli.App, args []string) []string {
 				options = append(options, args[i])
 			}
 		default:
+			if arg == "help" && commands != nil && len(positional) == 0 {
+				// "help jobs create" and "jobs help create" are "jobs create --help".
+				options = append(options, "--help")
+				continue
+			}
 			command := find(commands, arg)
 			if command == nil || len(positional) > 0 {
 				positional = append(positional, arg)

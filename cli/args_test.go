@@ -21,7 +21,10 @@ func TestFlagsAreAcceptedAnywhere(t *testing.T) {
 		{"serve --insecure --listen :1", "serve --insecure --listen :1"},
 		{"dead-letters requeue a --all b", "dead-letters requeue --all a b"},
 		{"jobs get ID --nonsense x", "jobs get --nonsense ID x"},
-		{"help jobs get", "help jobs get"},
+		{"help", "--help"},
+		{"help jobs get", "jobs get --help"},
+		{"jobs help get", "jobs get --help"},
+		{"jobs get help", "jobs get help"},
 		{"jobs get --o --generate-bash-completion", "jobs get --o --generate-bash-completion"},
 		{"", ""},
 	}

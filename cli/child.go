@@ -41,6 +41,7 @@ func startChild(ctx context.Context, dir string) (*child, error) {
 		exited: make(chan struct{}),
 	}
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
+	s.cmd.SysProcAttr = ownGroup()
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)
 	}

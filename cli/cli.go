@@ -16,10 +16,13 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/carillon-scheduler/carillon/client"
+	"github.com/carillon-scheduler/carillon/node"
 )
 
 // program is one run of the command line.
 type program struct {
+	// name is what the program was called by.
+	name           string
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	// transport takes the place of the network in tests; nil: the network.
@@ -29,7 +32,10 @@ type program struct {
 // Run runs the command in args, of which the first is the program's name, and returns its exit code: see docs/cli.md. It
 // ends early when ctx does.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	p := &program{stdin: stdin, stdout: stdout, stderr: stderr}
+	p := &program{name: "carillon", stdin: stdin, stdout: stdout, stderr: stderr}
+	if len(args) > 0 {
+		p.name = args[0]
+	}
 	return p.run(ctx, args)
 }
 
@@ -47,6 +53,9 @@ func (p *program) run(ctx context.Context, args []string) int {
 	if errors.As(err, &usage) && usage.command != "" {
 		fmt.Fprintf(p.stderr, "See '%s --help'.\n", usage.command)
 	}
+	if hint := nextStep(err); hint != "" && code != exitInterrupted {
+		fmt.Fprintln(p.stderr, hint)
+	}
 	return code
 }
 
@@ -54,7 +63,7 @@ func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "carillon",
 		Usage:                     "a distributed job scheduler in one binary",
-		HideVersion:               true,
+		Version:                   node.Version,
 		EnableBashCompletion:      true,
 		DisableSliceFlagSeparator: true,
 		Reader:                    p.stdin,
@@ -102,7 +111,12 @@ func prepare(parent string, commands []*cli.Command) {
 func group(name string) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		if c.Args().Present() {
-			return &usageError{command: name, text: fmt.Sprintf("unknown command %q", c.Args().First())}
+			var known []string
+			for _, command := range c.Command.Subcommands {
+				known = append(known, command.Name)
+			}
+			typed := c.Args().First()
+			return &usageError{command: name, text: fmt.Sprintf("unknown command %q%s", typed, didYouMean(typed, known))}
 		}
 		if c.Command.Name == "" || name == c.App.Name {
 			return cli.ShowAppHelp(c)

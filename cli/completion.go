@@ -11,7 +11,13 @@ const bashCompletion = `# carillon completion bash: load with  source <(carillon
 _carillon() {
   local current="${COMP_WORDS[COMP_CWORD]}"
   local -a line=("${COMP_WORDS[@]:0:COMP_CWORD}")
-  [[ "$current" == -* ]] && line+=("$current")
+  if [[ "$current" == -- ]]; then
+    line+=(-)  # "--" alone would end the flags.
+  elif [[ "$current" == -* ]]; then
+    line+=("$current")
+  elif [[ "${line[-1]}" == -* ]]; then
+    return  # A flag's value.
+  fi
   local words
   words="$("${line[@]}" --generate-bash-completion 2>/dev/null)"
   COMPREPLY=($(compgen -W "$words" -- "$current"))
@@ -24,7 +30,14 @@ const zshCompletion = `#compdef carillon
 _carillon() {
   local current="${words[CURRENT]}"
   local -a line=("${(@)words[1,CURRENT-1]}") answers
-  [[ "$current" == -* ]] && line+=("$current")
+  if [[ "$current" == -- ]]; then
+    line+=(-)  # "--" alone would end the flags.
+  elif [[ "$current" == -* ]]; then
+    line+=("$current")
+  elif [[ "${line[-1]}" == -* ]]; then
+    _files  # A flag's value.
+    return
+  fi
   answers=("${(@f)$("${line[@]}" --generate-bash-completion 2>/dev/null)}")
   if [[ -n "${answers[1]}" ]]; then
     _describe 'carillon' answers

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -28,7 +30,10 @@ func (p *program) demoCommand() *cli.Command {
 			if err := checkArguments(c, ""); err != nil {
 				return err
 			}
-			return p.demo(c.Context)
+			// A closed terminal must not leave the server behind.
+			ctx, stop := signal.NotifyContext(c.Context, syscall.SIGHUP)
+			defer stop()
+			return p.demo(ctx)
 		},
 	}
 }
@@ -53,9 +58,12 @@ func (p *program) demo(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, api.Close()) }()
 	if err := (&demonstration{api: api, out: p.stdout}).run(ctx); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
 		return fmt.Errorf("%w\n%s", err, server.lastWords())
 	}
-	fmt.Fprintf(p.stdout, "\nThat took %s. For a server of your own: carillon serve\n", short(time.Since(began)))
+	fmt.Fprintf(p.stdout, "\nThat took %s. For a server of your own: %s serve\n", short(time.Since(began)), p.name)
 	return nil
 }
 

@@ -105,6 +105,14 @@ func (p *program) listExecutions(ctx context.Context, c *call) error {
 	})
 }
 
+// lastWorker is who has an execution, or had its last attempt.
+func lastWorker(e *carillonv1.Execution) string {
+	if n := len(e.GetAttempts()); e.GetWorker() == "" && n > 0 {
+		return e.GetAttempts()[n-1].GetWorker()
+	}
+	return e.GetWorker()
+}
+
 // printExecutions lists what req and the flags --job, --queue and --limit select.
 func (p *program) printExecutions(
 	ctx context.Context, c *call, name string, req *carillonv1.ListExecutionsRequest,
@@ -116,7 +124,7 @@ func (p *program) printExecutions(
 		func(e *carillonv1.Execution) []string {
 			return []string{
 				e.GetId(), e.GetQueue(), enum(e.GetState(), "EXECUTION_STATE_"), instant(e.GetNominalTime()),
-				fmt.Sprintf("%d/%d", e.GetAttempt(), e.GetMaxAttempts()), length(e.GetLateness()), orDash(e.GetWorker()),
+				fmt.Sprintf("%d/%d", e.GetAttempt(), e.GetMaxAttempts()), length(e.GetLateness()), orDash(lastWorker(e)),
 				firstLine(e.GetError()),
 			}
 		})

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/urfave/cli/v2"
 
 	"github.com/carillon-scheduler/carillon/client"
+	"github.com/carillon-scheduler/carillon/node"
 )
 
 // Exit codes. docs/cli.md describes them.
@@ -33,9 +35,8 @@ func exitCode(ctx context.Context, err error) int {
 		coded  cli.ExitCoder
 	)
 	switch {
-	case errors.As(err, &coded):
-		return coded.ExitCode()
-	case errors.As(err, &wrong), errors.Is(err, client.ErrInvalid), isParserError(err):
+	case errors.As(err, &coded), // the parser's own: help for a command that is not there
+		errors.As(err, &wrong), errors.Is(err, client.ErrInvalid), isParserError(err):
 		return exitUsage
 	case errors.Is(err, client.ErrNotFound):
 		return exitNotFound
@@ -73,9 +74,38 @@ func usage(c *cli.Context, format string, args ...any) error {
 }
 
 func onUsageError(c *cli.Context, err error, _ bool) error {
-	name := c.App.Name
+	name, flags := c.App.Name, c.App.Flags
 	if c.Command != nil && c.Command.HelpName != "" {
-		name = c.Command.HelpName
+		name, flags = c.Command.HelpName, c.Command.Flags
 	}
-	return &usageError{command: name, text: err.Error()}
+	text := err.Error()
+	if typed, ok := strings.CutPrefix(text, "flag provided but not defined: "); ok {
+		var known []string
+		for _, f := range flags {
+			known = append(known, dashed(f.Names()[0]))
+		}
+		typed = dashed(strings.TrimLeft(typed, "-"))
+		text = fmt.Sprintf("unknown flag %s%s", typed, didYouMean(typed, known))
+	}
+	return &usageError{command: name, text: text}
+}
+
+// dashed is a flag's name as people type it.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+// nextStep is what to do about an error that does not say so itself, or "".
+func nextStep(err error) string {
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		return "Is a server running there? 'carillon serve' starts one; --addr or $CARILLON_ADDR names another."
+	}
+	if errors.Is(err, node.ErrDataDirInUse) {
+		return "One server has a data directory at a time: stop that one, or choose another directory with --data."
+	}
+	return ""
 }

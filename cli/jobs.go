@@ -121,7 +121,7 @@ func jobRows(j *carillonv1.Job) [][]string {
 	optional("pause reason", j.GetPauseReason())
 	optional("schedule", scheduleText(j.GetSchedule()))
 	optional("next", instant(j.GetNextTime()))
-	optional("runs", fmt.Sprint(j.GetRuns()))
+	optional("runs", runsText(j))
 	if j.GetCatchUp() != carillonv1.CatchUp_CATCH_UP_UNSPECIFIED {
 		optional("catch-up", enum(j.GetCatchUp(), "CATCH_UP_"))
 	}
@@ -143,6 +143,14 @@ func jobRows(j *carillonv1.Job) [][]string {
 	optional("created", instant(j.GetCreateTime()))
 	optional("updated", instant(j.GetUpdateTime()))
 	return rows
+}
+
+// runsText is how often a recurring job ran; a one-shot's history tells that of its one execution.
+func runsText(j *carillonv1.Job) string {
+	if j.GetSchedule().GetEvery() == nil {
+		return "-"
+	}
+	return fmt.Sprint(j.GetRuns())
 }
 
 func scheduleText(s *carillonv1.Schedule) string {
@@ -204,8 +212,8 @@ func (p *program) listJobs(ctx context.Context, c *call) error {
 	header := []string{"ID", "QUEUE", "STATE", "SCHEDULE", "NEXT", "RUNS"}
 	more, err := list(c.print, "jobs", jobs, c.Int("limit"), header, func(j *carillonv1.Job) []string {
 		return []string{
-			j.GetId(), j.GetQueue(), enum(j.GetState(), "JOB_STATE_"), scheduleText(j.GetSchedule()),
-			instant(j.GetNextTime()), fmt.Sprint(j.GetRuns()),
+			j.GetId(), orDash(j.GetQueue()), enum(j.GetState(), "JOB_STATE_"), scheduleText(j.GetSchedule()),
+			instant(j.GetNextTime()), runsText(j),
 		}
 	})
 	if err != nil {

@@ -2,10 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -162,9 +165,11 @@ func short(d time.Duration) string {
 	if d >= day && d%day == 0 {
 		return fmt.Sprintf("%dd", d/day)
 	}
+	unit := time.Microsecond
 	if d >= time.Millisecond {
-		d = d.Round(time.Millisecond)
+		unit = time.Millisecond
 	}
+	d = d.Round(unit)
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -222,7 +227,13 @@ func parseEnum(c *cli.Context, flag, prefix string, values map[string]int32) (in
 	}
 	n, ok := values[prefix+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]
 	if !ok || n == 0 {
-		return 0, usage(c, "--%s: unknown value %q", flag, name)
+		var known []string
+		for _, value := range slices.SortedFunc(maps.Keys(values), func(a, b string) int { return cmp.Compare(values[a], values[b]) }) {
+			if values[value] != 0 {
+				known = append(known, strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value, prefix), "_", "-")))
+			}
+		}
+		return 0, usage(c, "--%s: unknown value %q; known are %s", flag, name, strings.Join(known, ", "))
 	}
 	return n, nil
 }

@@ -97,7 +97,7 @@ func (e *Error) Error() string {
 	if len(e.Fields) > 0 {
 		fmt.Fprintf(&b, " (differs in %s)", strings.Join(e.Fields, ", "))
 	}
-	if e.CurrentVersion > 0 {
+	if said := fmt.Sprintf("version %d", e.CurrentVersion); e.CurrentVersion > 0 && !strings.Contains(e.Message, said) {
 		fmt.Fprintf(&b, " (current version is %d)", e.CurrentVersion)
 	}
 	return b.String()

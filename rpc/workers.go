@@ -174,7 +174,7 @@ func (v *violations) execution(field, id string) fsm.Identity {
 	names.name("", identity.Tenant)
 	names.name("", identity.JobID)
 	if names.optionalName("", identity.Discriminator); err != nil || len(names.list) > 0 {
-		v.add(field, "is not an execution id")
+		v.add(field, "is not an execution id, such as default~report~1~s~1767225600000")
 	}
 	return identity
 }

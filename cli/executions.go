@@ -61,7 +61,7 @@ func (p *program) showExecution(c *call, e *carillonv1.Execution) error {
 	}
 	rows := [][]string{{"ATTEMPT", "STARTED", "LATE", "ENDED", "OUTCOME", "WORKER", "ERROR"}}
 	for _, a := range e.GetAttempts() {
-		rows = append(rows, attemptCells(a))
+		rows = append(rows, attemptCells(a, e.GetNominalTime()))
 	}
 	if _, err := fmt.Fprintln(p.stdout); err != nil {
 		return err

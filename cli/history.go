@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -63,7 +65,7 @@ func historyRows(h *carillonv1.GetJobHistoryResponse) [][]string {
 			rows = append(rows, append(head, "-", "-", "-", "-", "-", "-", firstLine(e.GetError())))
 		}
 		for _, a := range e.GetAttempts() {
-			rows = append(rows, append(head, attemptCells(a)...))
+			rows = append(rows, append(head, attemptCells(a, e.GetNominalTime())...))
 			// Further attempts belong to the same line.
 			head = []string{"", "", ""}
 		}
@@ -82,13 +84,15 @@ func historyRows(h *carillonv1.GetJobHistoryResponse) [][]string {
 	return rows
 }
 
-func attemptCells(a *carillonv1.Attempt) []string {
+// attemptCells are an attempt's cells in a table; its instants are without their day if that is the nominal time's.
+func attemptCells(a *carillonv1.Attempt, nominal *timestamppb.Timestamp) []string {
 	outcome := "running"
 	if a.GetOutcome() != carillonv1.Outcome_OUTCOME_UNSPECIFIED {
 		outcome = enum(a.GetOutcome(), "OUTCOME_")
 	}
 	return []string{
-		fmt.Sprint(a.GetNumber()), instant(a.GetStartTime()), length(a.GetLateness()), instant(a.GetEndTime()), outcome,
+		fmt.Sprint(a.GetNumber()), instantOf(nominal, a.GetStartTime()), length(a.GetLateness()), instantOf(nominal, a.GetEndTime()),
+		outcome,
 		orDash(a.GetWorker()), firstLine(a.GetError()),
 	}
 }

@@ -152,6 +152,15 @@ func instant(t *timestamppb.Timestamp) string {
 	return t.AsTime().Format("2006-01-02T15:04:05.999Z07:00")
 }
 
+// instantOf is t without its day if that is the day of another instant on the same line.
+func instantOf(other, t *timestamppb.Timestamp) string {
+	text, day := instant(t), instant(other)
+	if len(text) > 11 && len(day) > 11 && text[:11] == day[:11] {
+		return text[11:]
+	}
+	return text
+}
+
 func length(d *durationpb.Duration) string {
 	if d == nil {
 		return "-"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -57,6 +58,8 @@ const (
 	diskSlow = 5 * time.Second
 	// diskHung is how long one disk operation may take before the node steps aside for others.
 	diskHung = 15 * time.Second
+	// diskReports is the longest that Pebble, awake, lets pass between two reports of a slow operation: it looks every 2 s.
+	diskReports = 5 * time.Second
 )
 
 // complete sets the defaults and says which field is wrong.
@@ -129,8 +132,9 @@ func (o *Options) listener(p *Pebble) pebble.EventListener {
 			p.fatal(fmt.Errorf("create log of store: %w", info.Err))
 		}
 	}
+	var hang hangWatch
 	routine.DiskSlow = func(info pebble.DiskSlowInfo) {
-		if info.Duration >= diskHung {
+		if hang.reported(time.Now(), info.Duration) {
 			p.fatal(fmt.Errorf("write store: %s", info))
 			return
 		}
@@ -142,6 +146,25 @@ func (o *Options) listener(p *Pebble) pebble.EventListener {
 	}
 	routine.WriteStallEnd = func() { o.Logger.Info("store takes writes again") }
 	return routine
+}
+
+// hangWatch tells a disk that hangs from a process that was stopped: to both an operation seems to take long, but only
+// while the process runs are there reports on the way. The zero value is ready to use.
+type hangWatch struct {
+	mu sync.Mutex
+	// first and last are the reports of the present series.
+	first, last time.Time
+}
+
+// reported notes that an operation has taken that long, and says whether the disk hangs.
+func (h *hangWatch) reported(now time.Time, took time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Sub(h.last) > diskReports {
+		h.first = now
+	}
+	h.last = now
+	return took >= diskHung && now.Sub(h.first) >= diskHung-2*diskSlow
 }
 
 // pebbleLogger is Pebble's logger: slog, and an engine that fails where Pebble would end the process by itself.

@@ -73,14 +73,14 @@ func (p *program) nodeConfig(c *cli.Context) (node.Config, error) {
 	config.RowCacheBytes = c.Int64("row-cache-bytes")
 	config.ClockStepLimit, config.ClockHold = c.Duration("clock-step-limit"), c.Duration("clock-hold")
 	config.ShutdownTimeout, config.EtcdSocket = c.Duration("shutdown-timeout"), c.String("etcd-socket")
-	if err := config.Validate(); err != nil {
-		return config, usage(c, "--%s", err)
-	}
 	logger, err := newLogger(p.stderr, c.String("log-format"), c.String("log-level"))
 	if err != nil {
 		return config, usage(c, "%s", err)
 	}
 	config.Logger = logger
+	if err := config.Validate(); err != nil {
+		return config, usage(c, "--%s", err)
+	}
 	return config, nil
 }
 

@@ -87,14 +87,15 @@ func (n *Node) View(ctx context.Context, shard uint32, stale bool, fn func(fsm.R
 }
 
 // snapshot reads the shard's rows as they stand.
-func (n *Node) snapshot(shard uint32, fn func(fsm.Reader) error) error {
+func (n *Node) snapshot(shard uint32, fn func(fsm.Reader) error) (err error) {
 	snap, err := n.engine.NewSnapshot()
 	if err != nil {
 		return err
 	}
+	// Also when a row that cannot be read panics: an open snapshot holds compactions back.
+	defer func() { err = errors.Join(err, snap.Close()) }()
 	r := store.NewReader(snap, shard)
-	err = errors.Join(fn(r), r.Err())
-	return errors.Join(err, snap.Close())
+	return errors.Join(fn(r), r.Err())
 }
 
 // Poll waits for work of this node's shards.

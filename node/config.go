@@ -61,6 +61,9 @@ func DefaultConfig() Config {
 
 // Validate names the field that is wrong.
 func (c *Config) Validate() error {
+	if c.Logger == nil {
+		return fmt.Errorf("logger: must be set")
+	}
 	if c.DataDir == "" {
 		return fmt.Errorf("data: must name a directory")
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestConfigValidate(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := DefaultConfig()
+			c.Logger = slog.New(slog.DiscardHandler)
 			tc.change(&c)
 			err := c.Validate()
 			if tc.want == "" && err != nil {

@@ -33,21 +33,30 @@ func (n *Node) housekeep(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		var led []uint32
-		for _, s := range n.host.Status() {
-			if s.Established && n.guard.MayFire() {
-				led = append(led, s.Shard)
-			}
-		}
-		if err := n.trimEvents(ctx, led); err != nil {
+		if err := n.trimEvents(ctx, n.shardsToKeep()); err != nil {
 			return err
 		}
-		for _, shard := range led {
-			if err := n.housekeepShard(ctx, shard); err != nil {
-				return err
+		for more := true; more && ctx.Err() == nil; {
+			more = false
+			for _, shard := range n.shardsToKeep() {
+				again, err := n.housekeepShard(ctx, shard)
+				if err != nil {
+					return err
+				}
+				more = more || again
 			}
 		}
 	}
+}
+
+// shardsToKeep are those that this node leads; none while the clock is held.
+func (n *Node) shardsToKeep() (led []uint32) {
+	for _, s := range n.host.Status() {
+		if s.Established && n.guard.MayFire() {
+			led = append(led, s.Shard)
+		}
+	}
+	return led
 }
 
 // trimEvents cuts the event logs of shards that take more than their share once all together take more than the budget.
@@ -91,15 +100,15 @@ func trimBelow(meta *storagev1.Meta, size, share uint64) uint64 {
 	return meta.GetEventOffset() - uint64(float64(kept)*min(1, float64(share)/float64(size)))
 }
 
-// housekeepShard removes a shard's outlived rows in bounded steps, as far as this round goes.
-func (n *Node) housekeepShard(ctx context.Context, shard uint32) error {
-	var due bool
-	err := n.snapshot(shard, func(r fsm.Reader) error {
+// housekeepShard removes a shard's outlived rows in bounded steps, as far as this round goes, and says whether there is
+// more to do at once.
+func (n *Node) housekeepShard(ctx context.Context, shard uint32) (due bool, err error) {
+	err = n.snapshot(shard, func(r fsm.Reader) error {
 		due = fsm.HousekeepDue(r, n.guard.Now(), eventsMaxAge.Milliseconds())
 		return nil
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	for step := 0; due && step < housekeepSteps && ctx.Err() == nil; step++ {
 		res, err := n.host.Do(ctx, shard, &storagev1.Command{Housekeep: &storagev1.Housekeep{
@@ -107,9 +116,9 @@ func (n *Node) housekeepShard(ctx context.Context, shard uint32) error {
 		}})
 		if err != nil {
 			n.logger.Debug("housekeeping waits", "shard", shard, "error", err)
-			return nil
+			return false, nil
 		}
 		due = res.More
 	}
-	return nil
+	return due, nil
 }

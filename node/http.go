@@ -51,6 +51,14 @@ func (w *web) publish(dir string) error {
 	return nil
 }
 
+// unpublish removes the address of an earlier start.
+func unpublish(dir string) error {
+	if err := os.Remove(filepath.Join(dir, "address")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove address file: %w", err)
+	}
+	return nil
+}
+
 // serve answers until ctx ends, then lets calls under way finish for at most grace.
 func (w *web) serve(ctx context.Context, handler http.Handler, grace time.Duration) error {
 	protocols := new(http.Protocols)

@@ -28,7 +28,6 @@ func (l listener) OnStepDown(shard uint32) {
 	l.n.logger.Warn("shard no longer led here", "shard", shard)
 	l.n.dispatcher.StepDown(shard)
 	l.n.settings.steppedDown(shard)
-	l.n.keeper.Release(shard)
 }
 
 // dispatchHost is the node as the dispatcher sees it.

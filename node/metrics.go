@@ -147,6 +147,9 @@ func (c collector) collectMeta(out chan<- prometheus.Metric) {
 	for _, shard := range c.n.slots.shards {
 		r := store.NewReader(c.n.engine, shard)
 		meta := fsm.ReadMeta(r)
+		if r.Err() != nil {
+			return // no figure rather than one that is too low: counters must not fall
+		}
 		for i, m := range metaCounters {
 			sums[i] += m.value(meta)
 		}

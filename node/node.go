@@ -84,6 +84,9 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if n.dir, err = OpenDataDir(n.cfg.DataDir, n.cfg.Name); err != nil {
 		return err
 	}
+	if err := unpublish(n.cfg.DataDir); err != nil {
+		return err
+	}
 	n.metrics = newMetrics()
 	opening, openCtx := errgroup.WithContext(ctx)
 	opening.Go(func() error { return n.openControl(openCtx) })

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -155,4 +157,69 @@ func TestLifeOfOneJob(t *testing.T) {
 	}
 	n.stop()
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestSettingsCostWhatTheyChange: a change of one queue's settings is one command a shard, whatever else stands there, and a
+// restart proposes none again.
+func TestSettingsCostWhatTheyChange(t *testing.T) {
+	dir := t.TempDir()
+	n := runNode(t, dir, nil)
+	const queues = 20
+	for i := range queues {
+		n.must("POST", "/v1/queues", map[string]any{"name": fmt.Sprintf("q%d", i)})
+	}
+	before := n.metric("carillon_raft_commands_total")
+	n.must("PATCH", "/v1/queues/q7", map[string]any{"paused": true})
+	if got := n.metric("carillon_raft_commands_total") - before; got > 8 {
+		t.Errorf("a change of one queue took %v commands on 4 shards", got)
+	}
+	n.stop()
+	http.DefaultClient.CloseIdleConnections()
+	n = runNode(t, dir, nil)
+	if got := n.metric("carillon_raft_commands_total"); got > 8 {
+		t.Errorf("the restart proposed %v commands on 4 shards", got)
+	}
+	if q := n.must("GET", "/v1/queues/q7", nil); q["paused"] != true {
+		t.Errorf("queue is %v", q)
+	}
+}
+
+// TestDeleteTenant: unknown ones are not found, one is deleted once, and repeating it is no new deletion.
+func TestDeleteTenant(t *testing.T) {
+	n := runNode(t, t.TempDir(), nil)
+	if code, out := n.call("DELETE", "/v1/tenants/nobody", nil); code != http.StatusNotFound {
+		t.Fatalf("delete of an unknown tenant: %d %v", code, out)
+	}
+	n.must("POST", "/v1/jobs", map[string]any{"id": "a", "tenant": "acme", "schedule": map[string]any{"delay": "3600s"}})
+	n.must("DELETE", "/v1/tenants/acme", nil) // without settings of its own, but with a job
+	if code, _ := n.call("GET", "/v1/jobs/a?tenant=acme", nil); code != http.StatusNotFound {
+		if _, job := n.call("GET", "/v1/jobs/a?tenant=acme", nil); job["state"] != "JOB_STATE_DELETED" {
+			t.Errorf("the job stands: %v", job)
+		}
+	}
+	if code, out := n.call("DELETE", "/v1/tenants/acme", nil); code != http.StatusNotFound {
+		t.Errorf("delete of a deleted tenant: %d %v", code, out)
+	}
+}
+
+// metric reads one metric without labels.
+func (n *running) metric(name string) float64 {
+	n.t.Helper()
+	res, err := http.Get("http://" + n.addr + "/metrics")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				n.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	n.t.Fatalf("no metric %s", name)
+	return 0
 }

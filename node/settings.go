@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -20,32 +21,47 @@ import (
 // settingsRetry is how long a shard rests that did not take the settings.
 const settingsRetry = time.Second
 
+// settingsBatch is how many settings are proposed to a shard at once.
+const settingsBatch = 200
+
+// tenantScanRows bounds the search for a tenant's jobs in a shard.
+const tenantScanRows = 1000
+
+// deletionsInterval is how often deletions of tenants are looked for that nobody waits for any more.
+const deletionsInterval = time.Minute
+
 // settings brings the settings of queues and tenants, which stand in the control plane, into the shards' logs. A shard
 // that takes over, and a change somebody else made, are brought up to date by run.
 type settings struct {
 	plane  control.Plane
 	shards []uint32
-	do     func(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error)
+	doAll  func(ctx context.Context, cmds []rpc.ShardCommand) []rpc.Outcome
+	view   func(shard uint32, fn func(fsm.Reader) error) error
 	now    func() int64
 	logger *slog.Logger
 
 	wake chan struct{}
 	mu   sync.Mutex
-	// behind are the shards that may lack settings, all those that the last known list has. Guarded by mu.
+	// behind are the shards led here that may lack settings. Guarded by mu.
 	behind map[uint32]bool
 }
 
 func newSettings(n *Node) *settings {
 	return &settings{
-		plane: n.plane, shards: n.slots.shards, do: n.Do, now: n.NowMS, logger: n.logger,
+		plane: n.plane, shards: n.slots.shards, doAll: n.DoAll, view: n.snapshot, now: n.NowMS, logger: n.logger,
 		wake: make(chan struct{}, 1), behind: map[uint32]bool{},
 	}
 }
 
 // established says that this node serves shard from now on.
-func (s *settings) established(shard uint32) {
+func (s *settings) established(shard uint32) { s.mayLack([]uint32{shard}) }
+
+// mayLack makes run look at shards.
+func (s *settings) mayLack(shards []uint32) {
 	s.mu.Lock()
-	s.behind[shard] = true
+	for _, shard := range shards {
+		s.behind[shard] = true
+	}
 	s.mu.Unlock()
 	s.poke()
 }
@@ -67,19 +83,7 @@ func (s *settings) poke() {
 func (s *settings) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		first := true
-		return s.plane.WatchSettings(ctx, func(control.Setting) {
-			if first { // what stood at the start is covered by established
-				first = false
-				return
-			}
-			s.mu.Lock()
-			for _, shard := range s.shards {
-				s.behind[shard] = true
-			}
-			s.mu.Unlock()
-			s.poke()
-		})
+		return s.plane.WatchSettings(ctx, func(control.Setting) { s.mayLack(s.shards) })
 	})
 	group.Go(func() error {
 		for {
@@ -105,22 +109,20 @@ func (s *settings) run(ctx context.Context) error {
 	return nil
 }
 
-// catchUp proposes all settings to the shards that may lack some. The state machine passes over what it has.
+// catchUp brings to the shards that may lack settings what they lack. What changes while it runs marks them again.
 func (s *settings) catchUp(ctx context.Context) error {
 	s.mu.Lock()
-	var shards []uint32
-	for shard := range s.behind {
-		shards = append(shards, shard)
-	}
+	shards := slices.Sorted(maps.Keys(s.behind))
+	clear(s.behind)
 	s.mu.Unlock()
 	if len(shards) == 0 {
 		return nil
 	}
-	slices.Sort(shards)
 	var all []control.Setting
 	for _, kind := range []control.SettingKind{control.Queue, control.Tenant} {
 		list, err := s.plane.ListSettings(ctx, kind)
 		if err != nil {
+			s.mayLack(shards)
 			return err
 		}
 		all = append(all, list...)
@@ -128,27 +130,52 @@ func (s *settings) catchUp(ctx context.Context) error {
 	var errs []error
 	for _, shard := range shards {
 		if err := s.bring(ctx, shard, all); err != nil {
+			s.mayLack([]uint32{shard})
 			errs = append(errs, err)
-			continue
 		}
-		s.mu.Lock()
-		delete(s.behind, shard)
-		s.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
 
+// bring proposes to a shard those settings that are newer than the shard's own.
 func (s *settings) bring(ctx context.Context, shard uint32, all []control.Setting) error {
-	for _, one := range all {
-		res, err := s.do(ctx, shard, &storagev1.Command{PutQueue: one.Queue.CloneVT(), PutTenant: one.Tenant.CloneVT()})
-		if err != nil {
-			return fmt.Errorf("shard %d: %w", shard, err)
+	var cmds []rpc.ShardCommand
+	err := s.view(shard, func(r fsm.Reader) error {
+		for _, one := range all {
+			if one.Version() > versionIn(r, one) {
+				cmds = append(cmds, rpc.ShardCommand{Shard: shard, Command: putCommand(one)})
+			}
 		}
-		if res.Refusal != nil {
-			return fmt.Errorf("shard %d refused %s %q: %s", shard, one.Kind(), one.Name(), res.Refusal.Message)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read settings of shard %d: %w", shard, err)
+	}
+	for len(cmds) > 0 {
+		part := cmds[:min(len(cmds), settingsBatch)]
+		for _, o := range s.doAll(ctx, part) {
+			if o.Err == nil && o.Result.Refusal != nil {
+				o.Err = &rpc.Refused{Refusal: o.Result.Refusal}
+			}
+			if o.Err != nil {
+				return fmt.Errorf("put settings into shard %d: %w", shard, o.Err)
+			}
 		}
+		cmds = cmds[len(part):]
 	}
 	return nil
+}
+
+// versionIn is the version of a setting that a shard has applied.
+func versionIn(r fsm.Reader, one control.Setting) uint64 {
+	if one.Queue != nil {
+		return fsm.ReadQueue(r, one.Name()).GetVersion()
+	}
+	return fsm.ReadTenant(r, one.Name()).GetVersion()
+}
+
+func putCommand(one control.Setting) *storagev1.Command {
+	return &storagev1.Command{PutQueue: one.Queue.CloneVT(), PutTenant: one.Tenant.CloneVT()}
 }
 
 // put stores one and returns when every shard has applied it. Shards that have not are named in a *rpc.Lagging beside what
@@ -159,29 +186,18 @@ func (s *settings) put(ctx context.Context, one control.Setting, expected uint64
 	if err != nil {
 		return control.Setting{}, settingsError(err)
 	}
-	group := new(errgroup.Group)
-	group.SetLimit(16)
-	var mu sync.Mutex
-	var pending []uint32
-	for _, shard := range s.shards {
-		group.Go(func() error {
-			if err := s.bring(ctx, shard, []control.Setting{stored}); err != nil {
-				mu.Lock()
-				pending = append(pending, shard)
-				mu.Unlock()
-			}
-			return nil
-		})
+	cmds := make([]rpc.ShardCommand, len(s.shards))
+	for i, shard := range s.shards {
+		cmds[i] = rpc.ShardCommand{Shard: shard, Command: putCommand(stored)}
 	}
-	_ = group.Wait() // failures are collected in pending
-	if len(pending) > 0 {
-		slices.Sort(pending)
-		s.mu.Lock()
-		for _, shard := range pending {
-			s.behind[shard] = true
+	var pending []uint32
+	for i, o := range s.doAll(ctx, cmds) {
+		if o.Err != nil || o.Result.Refusal != nil {
+			pending = append(pending, s.shards[i])
 		}
-		s.mu.Unlock()
-		s.poke()
+	}
+	if len(pending) > 0 {
+		s.mayLack(pending)
 		return stored, &rpc.Lagging{Shards: pending}
 	}
 	return stored, nil
@@ -309,8 +325,25 @@ func (n *Node) Tenants(ctx context.Context) ([]*storagev1.TenantSettings, error)
 	return tenants, err
 }
 
-// DeleteTenant refuses the tenant's creates from now on, removes its jobs in every shard, and then its settings.
+// DeleteTenant refuses the tenant's creates from now on, removes its jobs in every shard, and then its settings. Asked again
+// while that goes on, it waits for the same. A tenant without settings can be deleted as long as it has jobs.
 func (n *Node) DeleteTenant(ctx context.Context, name string, expected uint64) (rpc.TaskProgress, error) {
+	standing, ok, err := n.plane.GetSetting(ctx, control.Tenant, name)
+	if err != nil {
+		return rpc.TaskProgress{}, settingsError(err)
+	}
+	if ok && standing.Tenant.GetDeleting() {
+		return n.finishDeletion(ctx, name, standing.Version())
+	}
+	if !ok || standing.Deleted() {
+		has, err := n.tenantHasJobs(ctx, name)
+		if err != nil {
+			return rpc.TaskProgress{}, err
+		}
+		if !has {
+			return rpc.TaskProgress{}, settingsError(&control.VersionError{Kind: control.Tenant, Name: name, Expected: rpc.AnyVersion})
+		}
+	}
 	// Every shard must refuse the tenant's creates before its jobs are removed, so that a shard that lags is an error here.
 	deleting, err := n.settings.put(ctx, control.Setting{
 		Tenant: &storagev1.TenantSettings{Name: name, Deleting: true},
@@ -321,6 +354,21 @@ func (n *Node) DeleteTenant(ctx context.Context, name string, expected uint64) (
 	return n.finishDeletion(ctx, name, deleting.Version())
 }
 
+// tenantHasJobs looks for one job of the tenant.
+func (n *Node) tenantHasJobs(ctx context.Context, name string) (has bool, err error) {
+	for _, shard := range n.slots.shards {
+		err := n.View(ctx, shard, false, func(r fsm.Reader) error {
+			jobs, _ := fsm.ListJobs(r, fsm.JobFilter{Tenant: name}, nil, 1, tenantScanRows)
+			has = has || len(jobs) > 0
+			return nil
+		})
+		if has || err != nil {
+			return has, err
+		}
+	}
+	return false, nil
+}
+
 // finishDeletion removes the jobs of a tenant that is being deleted since version, and then its settings.
 func (n *Node) finishDeletion(ctx context.Context, name string, version uint64) (rpc.TaskProgress, error) {
 	id := fmt.Sprintf("delete-tenant/%s/%d", name, version)
@@ -328,27 +376,35 @@ func (n *Node) finishDeletion(ctx context.Context, name string, version uint64) 
 	if err != nil || !progress.Finished {
 		return progress, err
 	}
-	_, err = n.settings.put(ctx, control.Setting{Tenant: &storagev1.TenantSettings{Name: name, Deleted: true}}, version)
+	standing, ok, err := n.plane.GetSetting(ctx, control.Tenant, name)
+	if err != nil {
+		return progress, settingsError(err)
+	}
+	if !ok || !standing.Tenant.GetDeleting() {
+		return progress, nil // somebody else has finished it
+	}
+	_, err = n.settings.put(ctx, control.Setting{Tenant: &storagev1.TenantSettings{Name: name, Deleted: true}}, rpc.AnyVersion)
 	return progress, lagIsUnavailable(err)
 }
 
-// resumeDeletions finishes the deletions of tenants that a stop interrupted.
+// resumeDeletions finishes the deletions of tenants that a stop interrupted, or whose caller does not wait any more.
 func (n *Node) resumeDeletions(ctx context.Context) error {
 	for {
+		pause := deletionsInterval
 		tenants, err := n.Tenants(ctx)
 		for _, t := range tenants {
 			if t.GetDeleting() && err == nil {
 				_, err = n.finishDeletion(ctx, t.GetName(), t.GetVersion())
 			}
 		}
-		if err == nil || ctx.Err() != nil {
-			return nil
+		if err != nil {
+			n.logger.Debug("deletions of tenants wait", "error", err)
+			pause = settingsRetry
 		}
-		n.logger.Debug("deletions of tenants wait", "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(settingsRetry):
+		case <-time.After(pause):
 		}
 	}
 }

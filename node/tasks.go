@@ -18,8 +18,9 @@ import (
 const (
 	// taskStep is how many rows a step of a bulk operation may touch.
 	taskStep = 500
-	// taskRetry is the pause before a step that did not get through is tried again.
-	taskRetry = 200 * time.Millisecond
+	// taskRetry is the pause before a step that did not get through is tried again; it doubles up to taskRetryMax.
+	taskRetry    = 100 * time.Millisecond
+	taskRetryMax = 5 * time.Second
 	// taskParallel bounds the bulk operations, counted by shard, that advance at once.
 	taskParallel = 4
 )
@@ -35,6 +36,7 @@ type taskRef struct {
 type tasks struct {
 	do     func(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error)
 	open   func(shard uint32) ([]*storagev1.Task, error)
+	leads  func(shard uint32) bool
 	logger *slog.Logger
 
 	wake chan struct{}
@@ -55,9 +57,15 @@ type taskRun struct {
 
 func newTasks(n *Node) *tasks {
 	return &tasks{
-		do: n.Do, open: n.openTasks, logger: n.logger,
+		do: n.Do, open: n.openTasks, leads: n.leads, logger: n.logger,
 		wake: make(chan struct{}, 1), queued: map[taskRef]*taskRun{},
 	}
+}
+
+// leads says whether this node serves the shard.
+func (n *Node) leads(shard uint32) bool {
+	s, ok := n.host.StatusOf(shard)
+	return ok && s.Established
 }
 
 // openTasks reads the bulk operations of a shard that are not finished.
@@ -143,14 +151,14 @@ func (t *tasks) advance(ctx context.Context, run *taskRun) {
 	for failures := 0; ; {
 		res, err := t.do(ctx, run.ref.shard, &storagev1.Command{StepTask: &storagev1.StepTask{Id: run.ref.id, Limit: taskStep}})
 		switch {
-		case err != nil && (ctx.Err() != nil || failures >= 50):
+		case err != nil && (ctx.Err() != nil || !t.leads(run.ref.shard)):
 			run.err = err
 			return
 		case err != nil:
 			failures++
 			select {
 			case <-ctx.Done():
-			case <-time.After(taskRetry):
+			case <-time.After(min(taskRetry<<min(failures, 10), taskRetryMax)):
 			}
 		case res.Refusal != nil:
 			run.err = &rpc.Refused{Refusal: res.Refusal}

@@ -45,14 +45,13 @@ func (a *apply) requeue(key []byte, e *storagev1.Execution) Item {
 	return Item{State: e.State}
 }
 
-// purge removes a dead letter. The job of a one-shot goes with it, but as a tombstone: its create may still be retried.
+// purge removes a dead letter. The job of a one-shot goes with it, unless something that was triggered of it may be alive.
 func (a *apply) purge(key []byte, e *storagev1.Execution) Item {
 	a.dropDead(key, e)
 	a.emit(storagev1.EventType_EVENT_TYPE_PURGED, e)
 	if e.OneShot {
-		if j := a.job(JobKey(e.Tenant, e.JobId)); j != nil && j.Incarnation == e.Incarnation && j.State != storagev1.JobState_JOB_STATE_DELETED {
-			a.removeJob(e.Tenant, e.JobId, j, j.Triggered)
-		}
+		id := IdentityOf(e)
+		a.removeOneShot(&id)
 	}
 	return Item{State: e.State}
 }

@@ -62,6 +62,12 @@ func (a *apply) expire(key []byte) {
 			panic(corrupt(key))
 		}
 		a.sweepTombstone(at, tenant, jobID)
+	case expireOneShot:
+		id, ok := parseIdentKey(append([]byte{KindDead}, ref...), KindDead)
+		if !ok {
+			panic(corrupt(key))
+		}
+		a.removeOneShot(&id)
 	case expireRecord:
 		row := append([]byte{KindIdempotency}, ref...)
 		rec := &storagev1.IdempotencyRecord{}
@@ -176,15 +182,10 @@ func (a *apply) sweepOneShot(e *storagev1.Execution) {
 	if j == nil || j.Incarnation != e.Incarnation || j.State == storagev1.JobState_JOB_STATE_DELETED {
 		return
 	}
-	if j.Triggered {
-		f := newFinder(a.s, maxFindRows)
-		keys, complete := f.live(e.Tenant, e.JobId, 1)
-		a.searched += f.spent
-		if len(keys) > 0 || !complete {
-			id := IdentityOf(e)
-			a.s.Set(endedKey(expiryBucket(a.stamp, hourMS), &id, charSchedule), encodeNamed(e))
-			return
-		}
+	if j.Triggered && a.mayLive(e.Tenant, e.JobId) {
+		id := IdentityOf(e)
+		a.s.Set(endedKey(expiryBucket(a.stamp, hourMS), &id, charSchedule), encodeNamed(e))
+		return
 	}
 	if j.Triggered || j.CreatedMs+recordKeptMS > a.stamp {
 		a.removeJob(e.Tenant, e.JobId, j, j.Triggered)
@@ -192,6 +193,31 @@ func (a *apply) sweepOneShot(e *storagev1.Execution) {
 	}
 	a.setStop(jobName{e.Tenant, e.JobId}, stop{deletedTo: a.m.stops[jobName{e.Tenant, e.JobId}].deletedTo})
 	a.sweepJob(e.Tenant, e.JobId, j, j.Version > 1 || e.Template.GetBlobVersion() != 0)
+}
+
+// removeOneShot removes the job of a one-shot whose dead letter is gone: as a tombstone, for its create may still be
+// retried. While what was triggered of it may be alive it stays, and is looked at again.
+func (a *apply) removeOneShot(id *Identity) {
+	j := a.job(JobKey(id.Tenant, id.JobID))
+	if j == nil || j.Incarnation != id.Incarnation || j.State == storagev1.JobState_JOB_STATE_DELETED {
+		return
+	}
+	if j.Triggered && a.mayLive(id.Tenant, id.JobID) {
+		a.putExpiry(a.stamp+hourMS, expireOneShot, identKey(KindDead, id)[1:])
+		return
+	}
+	a.removeJob(id.Tenant, id.JobID, j, j.Triggered)
+}
+
+// mayLive says whether executions of a job may be alive. An entry that has searched enough takes it that they are.
+func (a *apply) mayLive(tenant, jobID string) bool {
+	if a.searched >= maxFindRows {
+		return true
+	}
+	f := newFinder(a.s, maxFindRows)
+	keys, complete := f.live(tenant, jobID, 1)
+	a.searched += f.spent
+	return len(keys) > 0 || !complete
 }
 
 // trimEvents forgets the event records below an offset and those that are older than an age.

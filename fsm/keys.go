@@ -52,10 +52,11 @@ const (
 
 // What an expiry row removes.
 const (
-	expireJob    = 'j'
-	expireRecord = 'q'
-	expireDead   = 'd'
-	expireTask   = 'w'
+	expireJob     = 'j'
+	expireOneShot = 'o'
+	expireRecord  = 'q'
+	expireDead    = 'd'
+	expireTask    = 'w'
 )
 
 // Identity is what an execution is.

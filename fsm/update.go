@@ -302,6 +302,10 @@ func (u *update) moveRecurring(paused bool) {
 		j.NextMs = 0
 	}
 	next, ok := firstOf(j, u.stamp)
+	if !ok && paused {
+		// What closeOldSchedule skipped was its only instant. It stays paused, with what it holds: a resume finishes it.
+		return
+	}
 	if !ok {
 		// The occurrences that closeOldSchedule made have used up the runs.
 		j.State = storagev1.JobState_JOB_STATE_FINISHED

@@ -145,22 +145,3 @@ func TestPureCore(t *testing.T) {
 		})
 	}
 }
-
-// TestClocks: fsm, wheel and store are given instants; nothing in them reads the wall clock.
-func TestClocks(t *testing.T) {
-	for _, f := range sources(t) {
-		if !slices.Contains([]string{"fsm", "wheel", "store"}, f.pkg) {
-			continue
-		}
-		ast.Inspect(f.ast, func(n ast.Node) bool {
-			sel, ok := n.(*ast.SelectorExpr)
-			if !ok {
-				return true
-			}
-			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "After", "Tick", "NewTimer", "NewTicker"}, sel.Sel.Name) {
-				t.Errorf("%s reads a clock: time.%s", f.path, sel.Sel.Name)
-			}
-			return true
-		})
-	}
-}

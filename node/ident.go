@@ -35,6 +35,8 @@ var (
 	ErrDataDirInUse = errors.New("data directory is in use")
 	// ErrNewerFormat: a newer binary wrote the data directory.
 	ErrNewerFormat = errors.New("data directory has a newer format")
+	// ErrShardsLost: the store has had shards, and its database holds none. To make new ones would hide that.
+	ErrShardsLost = errors.New("the shards of the store are lost")
 	// ErrIdentLost: the data directory holds data, but not whose. To guess could let two stores be one.
 	ErrIdentLost = errors.New("identity of the store is lost")
 )
@@ -49,6 +51,8 @@ type Ident struct {
 	// Boots counts the starts, this one included.
 	Boots     uint64 `json:"boots"`
 	CreatedMS int64  `json:"created_ms"`
+	// Formed: its shards have been made. If there are none later, they are lost.
+	Formed bool `json:"formed,omitempty"`
 	// BootID tells this start from any other; it is not kept.
 	BootID string `json:"-"`
 }
@@ -110,6 +114,20 @@ func (d *DataDir) Ident() Ident { return d.ident }
 // EtcdDir and PebbleDir are the directories of the two databases.
 func (d *DataDir) EtcdDir() string   { return d.file(etcdDir) }
 func (d *DataDir) PebbleDir() string { return d.file(pebbleDir) }
+
+// MarkFormed notes durably that the store's shards have been made.
+func (d *DataDir) MarkFormed() error {
+	if d.ident.Formed {
+		return nil
+	}
+	formed := d.ident
+	formed.Formed = true
+	if err := d.writeFile(identFile, formed.encode()); err != nil {
+		return fmt.Errorf("mark data directory %s as formed: %w", d.path, err)
+	}
+	d.ident = formed
+	return nil
+}
 
 // Close lets other processes have the directory.
 func (d *DataDir) Close() error {

@@ -214,6 +214,10 @@ func TestIdentAsItStandsOnTheDisk(t *testing.T) {
 	if got := string(ident.encode()); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
+	ident.Formed = true
+	if got := string(ident.encode()); !strings.Contains(got, `"created_ms":1700000000000,"formed":true}`) {
+		t.Errorf("once formed: %q", got)
+	}
 }
 
 func FuzzDecodeIdent(f *testing.F) {

@@ -134,9 +134,15 @@ func (n *Node) join(ctx context.Context) (err error) {
 		return err
 	}
 	if n.slots == nil {
+		if ident.Formed {
+			return fmt.Errorf("open store %s: %w; restore the whole data directory from a backup", n.dir.PebbleDir(), ErrShardsLost)
+		}
 		if err := n.form(ctx); err != nil {
 			return err
 		}
+	}
+	if err := n.dir.MarkFormed(); err != nil {
+		return err
 	}
 	reg, err := n.plane.Register(ctx, control.Store{
 		ClusterID: ident.ClusterID, UUID: ident.StoreUUID, Name: n.cfg.Name, Addr: n.web.listener.Addr().String(),

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -161,6 +162,22 @@ func TestLifeOfOneJob(t *testing.T) {
 
 // TestSettingsCostWhatTheyChange: a change of one queue's settings is one command a shard, whatever else stands there, and a
 // restart proposes none again.
+// A database that was removed is not replaced by an empty one, as if there had been no jobs.
+func TestLostShardsAreNoFirstStart(t *testing.T) {
+	dir := t.TempDir()
+	runNode(t, dir, nil).stop()
+	if err := os.RemoveAll(filepath.Join(dir, pebbleDir)); err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig()
+	cfg.DataDir, cfg.Listen, cfg.Logger = dir, "127.0.0.1:0", slog.New(slog.DiscardHandler)
+	for range 2 { // nor by the second try
+		if err := Run(t.Context(), cfg); !errors.Is(err, ErrShardsLost) {
+			t.Fatalf("got %v", err)
+		}
+	}
+}
+
 func TestSettingsCostWhatTheyChange(t *testing.T) {
 	dir := t.TempDir()
 	n := runNode(t, dir, nil)

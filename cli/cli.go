@@ -46,7 +46,11 @@ func (p *program) run(ctx context.Context, args []string) int {
 		return exitOK
 	}
 	code := exitCode(ctx, err)
-	if text := err.Error(); text != "" {
+	text := err.Error()
+	if code == exitInterrupted && errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	if text != "" {
 		fmt.Fprintf(p.stderr, "carillon: %s\n", text)
 	}
 	var usage *usageError

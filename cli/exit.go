@@ -48,7 +48,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitDenied
 	case ctx.Err() != nil:
 		return exitInterrupted
-	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrOverloaded),
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrOverloaded), isUnreachable(err),
 		errors.As(err, &failed) && failed.Code == connect.CodeDeadlineExceeded:
 		return exitUnavailable
 	default:
@@ -100,12 +100,17 @@ func dashed(name string) string {
 
 // nextStep is what to do about an error that does not say so itself, or "".
 func nextStep(err error) string {
-	var dial *net.OpError
-	if errors.As(err, &dial) && dial.Op == "dial" {
-		return "Is a server running there? 'carillon serve' starts one; --addr or $CARILLON_ADDR names another."
-	}
-	if errors.Is(err, node.ErrDataDirInUse) {
+	switch {
+	case isUnreachable(err):
+		return "Is a server running there? 'carillon serve' starts one; --addr or $CARILLON_ADDR (of bench: --target) names another."
+	case errors.Is(err, node.ErrDataDirInUse):
 		return "One server has a data directory at a time: stop that one, or choose another directory with --data."
 	}
 	return ""
+}
+
+// isUnreachable reports whether nobody answered at an address.
+func isUnreachable(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial"
 }

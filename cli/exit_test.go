@@ -33,6 +33,7 @@ func TestAnErrorSaysWhatToDoNext(t *testing.T) {
 		want string
 	}{
 		{[]string{"jobs", "list", "--addr", address, "--timeout", "100ms"}, exitUnavailable, "'carillon serve' starts one"},
+		{[]string{"bench", "accept", "--n", "10", "--target", address}, exitUnavailable, "'carillon serve' starts one"},
 		{[]string{"serve", "--data", dir, "--listen", "127.0.0.1:0"}, exitFailed, "choose another directory with --data"},
 		{[]string{"serve", "--data", t.TempDir(), "--listen", server.address}, exitFailed, "choose another port with --listen"},
 	} {

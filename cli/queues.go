@@ -2,12 +2,14 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/carillon-scheduler/carillon/client"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -53,6 +55,14 @@ func settingsMask(c *call, fields ...string) (*fieldmaskpb.FieldMask, error) {
 		return nil, usage(c.Context, "nothing to change")
 	}
 	return mask, nil
+}
+
+// sayCreate adds to the error of a change what to do if there is nothing to change yet.
+func sayCreate(c *call, group string, err error) error {
+	if !errors.Is(err, client.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("%w; store some with 'carillon %s create %s', which takes --paused, too", err, group, c.Args().First())
 }
 
 // sayPending tells on standard error which shards have not applied a change yet.
@@ -196,7 +206,7 @@ func (p *program) changeQueue(
 		Name: c.Args().First(), Queue: patch, UpdateMask: mask, ExpectedVersion: c.Uint64("expected-version"),
 	})
 	if err != nil {
-		return err
+		return sayCreate(c, "queues", err)
 	}
 	return p.showQueue(c, res.GetQueue(), res.GetPendingShards())
 }

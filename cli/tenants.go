@@ -125,7 +125,7 @@ func (p *program) changeTenant(
 		Name: c.Args().First(), Tenant: patch, UpdateMask: mask, ExpectedVersion: c.Uint64("expected-version"),
 	})
 	if err != nil {
-		return err
+		return sayCreate(c, "tenants", err)
 	}
 	return p.showTenant(c, res.GetTenant(), res.GetPendingShards())
 }

@@ -79,6 +79,8 @@ func (a *apply) expire(key []byte) {
 		}
 	case expireTask:
 		a.s.Delete(append([]byte{KindTask}, ref...))
+	case expireBlob:
+		a.sweepBlob(append([]byte{KindBlob}, ref...))
 	case expireDead:
 		row := append([]byte{KindDead}, ref...)
 		id, ok := parseIdentKey(row, KindDead)
@@ -140,6 +142,49 @@ func (a *apply) sweepJob(tenant, jobID string, j *storagev1.Job, payloads bool) 
 	if key, _ := newFinder(a.s, 0).first(prefix, PrefixEnd(prefix)); key != nil {
 		a.s.DeleteRange(prefix, PrefixEnd(prefix))
 	}
+}
+
+// sweepBlob removes a payload that its job has replaced, unless an execution may still run with it: then it is looked at
+// again a day later. What has ended by then was kept as long as its history, save what lived on beyond that.
+func (a *apply) sweepBlob(key []byte) {
+	k := readKey(key, KindBlob)
+	tenant, jobID, incarnation, version := k.name(), k.name(), k.u64(), k.u64()
+	if !k.end() {
+		panic(corrupt(key))
+	}
+	if _, ok := a.s.Get(key); !ok {
+		// It went with its job.
+		return
+	}
+	if a.blobInUse(tenant, jobID, incarnation, version) {
+		a.putExpiry(a.stamp+dayMS, expireBlob, key[1:])
+		return
+	}
+	a.s.Delete(key)
+}
+
+// blobInUse says whether a live execution or a dead letter, which may be requeued, has the payload of a job's version, or
+// may have: the search is bounded.
+func (a *apply) blobInUse(tenant, jobID string, incarnation, version uint64) bool {
+	has := func(e *storagev1.Execution) bool {
+		return e != nil && e.Incarnation == incarnation && e.Template.GetBlobVersion() == version
+	}
+	f := newFinder(a.s, maxFindRows)
+	keys, complete := f.live(tenant, jobID, MaxBatch)
+	prefix := namedKey(KindDead, tenant, jobID)
+	dead, next := rowsFrom(a.s, prefix, PrefixEnd(prefix), MaxBatch)
+	a.searched += f.spent + len(keys) + len(dead)
+	for _, key := range keys {
+		if _, e := readHint(a.s, key); has(e) {
+			return true
+		}
+	}
+	for _, row := range dead {
+		if has(decodeExecution(row.key, row.value)) {
+			return true
+		}
+	}
+	return !complete || next != nil
 }
 
 // expireHistory removes rows of the oldest history bucket if it is over, and the jobs of the one-shots among them.

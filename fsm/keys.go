@@ -57,6 +57,7 @@ const (
 	expireRecord  = 'q'
 	expireDead    = 'd'
 	expireTask    = 'w'
+	expireBlob    = 'b'
 )
 
 // Identity is what an execution is.

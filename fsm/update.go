@@ -257,18 +257,28 @@ func (u *update) changedTemplate() *storagev1.Template {
 	return t
 }
 
-// setTemplate replaces the template where it stands. A one-shot's old blob has no other reader; a recurring job's may
-// have, and goes with the job.
+// setTemplate replaces the template where it stands, and lets the payload go that the old one had apart.
 func (u *update) setTemplate(t *storagev1.Template) {
-	old := u.template()
-	if isOneShot(u.j) && old.BlobVersion != 0 && old.BlobVersion != t.BlobVersion && !u.j.Triggered {
-		u.s.Delete(BlobKey(u.c.Tenant, u.c.JobId, u.j.Incarnation, old.BlobVersion))
+	if old := u.template(); old.BlobVersion != 0 && old.BlobVersion != t.BlobVersion {
+		u.dropBlob(old)
 	}
 	if u.waiting != nil {
 		u.waiting.Template = t
 		return
 	}
 	u.j.Template = t
+}
+
+// dropBlob removes the payload of a template that was replaced: a one-shot's has no other reader. What was accepted with a
+// recurring job's, or triggered, may need it as long as its history and dead letters are kept.
+func (u *update) dropBlob(old *storagev1.Template) {
+	key := BlobKey(u.c.Tenant, u.c.JobId, u.j.Incarnation, old.BlobVersion)
+	if isOneShot(u.j) && !u.j.Triggered {
+		u.s.Delete(key)
+		return
+	}
+	kept := max(u.m.retention(u.c.Tenant, old)+dayMS, u.m.deadRetention(&storagev1.Execution{Template: old}))
+	u.putExpiry(u.meta.ClockMs+kept, expireBlob, key[1:])
 }
 
 // reschedule puts the job's timer where the update wants it. Unrelated changes keep the pending occurrence; a changed

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/carillon-scheduler/carillon/fsm"
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -129,6 +131,30 @@ func TestListsPageOverShards(t *testing.T) {
 		}
 	})) != 1 {
 		t.Errorf("%d executions listed: %v", len(seen), seen)
+	}
+}
+
+// An update that has to read before it writes may lose against others again and again. That is a conflict only for a caller
+// who said which version it means.
+func TestCallersWithoutAVersionHaveNoConflict(t *testing.T) {
+	s := newScene(t, 1)
+	s.create(&carillonv1.JobSpec{Id: "j", Schedule: in(time.Hour)})
+	tries := 0
+	s.b.fail = func(uint32, *storagev1.Command) error {
+		tries++
+		return &Refused{&fsm.Refusal{Code: fsm.Aborted, Message: "the job is at version 7", Version: 7}}
+	}
+	req := &carillonv1.UpdateJobRequest{Id: "j", Job: &carillonv1.JobPatch{Payload: []byte("x")}}
+	_, err := s.updateJob(t.Context(), req)
+	wantCode(t, answered(err), connect.CodeUnavailable)
+	if tries != maxTries {
+		t.Errorf("%d tries", tries)
+	}
+	req.ExpectedVersion = 3
+	_, err = s.updateJob(t.Context(), req)
+	wantCode(t, answered(err), connect.CodeAborted)
+	if tries != maxTries+1 {
+		t.Errorf("%d tries", tries)
 	}
 }
 

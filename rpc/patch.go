@@ -139,5 +139,5 @@ func (s *server) withPayload(ctx context.Context, update *storagev1.UpdateJob, p
 			return err
 		}
 	}
-	return err
+	return keepsChanging(err)
 }

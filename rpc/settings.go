@@ -50,7 +50,7 @@ func replaceSettings[S settings](
 			return now, err
 		}
 	}
-	return none, err
+	return none, keepsChanging(err)
 }
 
 // lagging takes the shards that lag out of an error: the change itself was made.
@@ -93,3 +93,12 @@ func pageOfSettings[S any](list string, all []S, name func(S) string, size int32
 
 // maxTries bounds how often a call looks again when what it found has moved on.
 const maxTries = 5
+
+// keepsChanging is for callers that named no version, which has moved on from try to try: nothing was done, and what they
+// want is no conflict, but may pass later.
+func keepsChanging(err error) error {
+	if !refusedWith(err, fsm.Aborted) {
+		return err
+	}
+	return &Refused{&fsm.Refusal{Code: fsm.Moved, Message: "others keep changing it"}}
+}

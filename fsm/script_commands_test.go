@@ -305,6 +305,12 @@ var reads = map[string]func(*script, *strings.Builder, args){
 			out.WriteString("no executions\n")
 		}
 	},
+	"versions": func(sc *script, out *strings.Builder, a args) {
+		found, _ := ListExecutions(sc.s, ExecutionFilter{Tenant: "t", JobID: a.str("id", "")}, nil, 100, 1000)
+		for _, e := range found {
+			fmt.Fprintf(out, "%s of version %d, priority %d\n", showID(ExecutionID(e)), e.JobVersion, e.Template.GetPriority())
+		}
+	},
 	"history": showHistory,
 	"count": func(sc *script, out *strings.Builder, _ args) {
 		m := ReadMeta(sc.s)

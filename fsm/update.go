@@ -29,6 +29,7 @@ func (a *apply) updateJob(c *storagev1.UpdateJob) Result {
 	if r := u.check(); r != nil {
 		return Result{Refusal: r}
 	}
+	u.closeOldSchedule()
 	j.Version++
 	j.UpdatedMs = a.meta.ClockMs
 	u.run()
@@ -176,7 +177,6 @@ func (u *update) run() {
 	c, j := u.c, u.j
 	oldQueue := u.template().GetQueue()
 	wasPaused := j.State == storagev1.JobState_JOB_STATE_PAUSED
-	u.closeOldSchedule(wasPaused)
 	if u.has("catch_up") {
 		j.CatchUp = c.CatchUp
 	}
@@ -206,12 +206,13 @@ func (u *update) run() {
 }
 
 // closeOldSchedule gives what is due under a schedule that is about to be replaced its verdicts: what fell due by now
-// still fires by the old catch-up rule, what a pause held up is skipped.
-func (u *update) closeOldSchedule(paused bool) {
+// still fires by the old catch-up rule, as the job's old version; what a pause held up is skipped.
+func (u *update) closeOldSchedule() {
 	j := u.j
 	if u.schedule == nil || isOneShot(j) {
 		return
 	}
+	paused := j.State == storagev1.JobState_JOB_STATE_PAUSED
 	if !paused && j.NextMs != 0 && j.NextMs <= u.stamp {
 		u.occur(u.c.Tenant, u.c.JobId, j, nil)
 	}

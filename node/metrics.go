@@ -115,7 +115,7 @@ func gaugeOf(name, help string, value func(*storagev1.Meta) uint64) metaMetric {
 }
 
 var (
-	descQueueReady  = prometheus.NewDesc("carillon_queue_ready", "Ready executions by queue.", []string{"queue"}, nil)
+	descQueueReady  = prometheus.NewDesc("carillon_queue_ready", "Ready executions by queue; of many queues the longest, the others as ~other.", []string{"queue"}, nil)
 	descQueueOldest = prometheus.NewDesc("carillon_queue_oldest_waiting_seconds", "Age of the oldest ready execution by queue.", []string{"queue"}, nil)
 )
 
@@ -201,15 +201,7 @@ func (c collector) collectDispatcher(out chan<- prometheus.Metric) {
 	gauge(out, "carillon_polls_waiting", "Claims that wait for work.", float64(s.PollsWaiting))
 	counter(out, "carillon_timer_rows_read_total", "Timer rows read into the wheel.", float64(s.TimerRowsRead))
 	counter(out, "carillon_dispatched_total", "Leases handed to polls.", float64(s.LeasesGranted))
-	now := c.n.guard.Now()
-	for queue, depth := range s.Queues {
-		out <- prometheus.MustNewConstMetric(descQueueReady, prometheus.GaugeValue, float64(depth.Ready), queue)
-		age := 0.0
-		if depth.Ready > 0 && depth.OldestNominalMS > 0 {
-			age = float64(max(now-depth.OldestNominalMS, 0)) / 1000
-		}
-		out <- prometheus.MustNewConstMetric(descQueueOldest, prometheus.GaugeValue, age, queue)
-	}
+	collectQueues(out, s.Queues, c.n.guard.Now())
 }
 
 func gauge(out chan<- prometheus.Metric, name, help string, v float64) {

@@ -100,6 +100,66 @@ func TestSweepsAreBounded(t *testing.T) {
 	}
 }
 
+// streamsOf fills a tenant's backlog with n streams of one execution each.
+func streamsOf(s *memState, n int) {
+	for i := range n {
+		e := &storagev1.Execution{
+			Tenant: "t", JobId: "other", Incarnation: 1, NominalMs: 1,
+			Template: &storagev1.Template{Queue: "a", FairnessKey: fmt.Sprintf("f%05d", i)},
+		}
+		s.Set(ReadyKey(e), mustEncode(e.MarshalVT()))
+	}
+}
+
+// TestReadyIsFoundInItsJobsStream: however many streams the tenant has, what is ready is found by a few reads, also after
+// an update moved the stream. What an update left behind is searched for, up to a bound.
+func TestReadyIsFoundInItsJobsStream(t *testing.T) {
+	b := newBudget(t)
+	const streams = maxStreamReads / 2
+	template := &storagev1.Template{Queue: "q", Priority: 3, FairnessKey: "mine"}
+	create := func(id string, s *storagev1.Schedule) {
+		b.apply(&storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{{
+			Tenant: "t", JobId: id, Hash: []byte("h"), Schedule: s, Template: template,
+		}}}})
+	}
+	move := func(id string) {
+		b.apply(&storagev1.Command{UpdateJob: &storagev1.UpdateJob{
+			Tenant: "t", JobId: id, Fields: []string{"queue", "priority", "fairness_key"},
+			Template: &storagev1.Template{Queue: "r", Priority: 4, FairnessKey: "other"},
+		}})
+	}
+	create("one", &storagev1.Schedule{AtMs: epochMS + 1000})
+	create("moved", &storagev1.Schedule{AtMs: epochMS + 1000})
+	create("every", &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: 1000}})
+	move("moved")
+	b.now += 1000
+	b.apply(&storagev1.Command{Advance: &storagev1.Advance{}})
+	look := func(job string, incarnation uint64) (found bool, spent int) {
+		f := newFinder(b.s, 0)
+		e, _ := f.find(&Identity{"t", job, incarnation, storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE, epochMS + 1000, ""})
+		return e != nil, f.spent
+	}
+	streamsOf(b.s, streams)
+	for i, job := range []string{"one", "moved", "every"} {
+		if found, spent := look(job, uint64(i+1)); !found || spent > 10 {
+			t.Errorf("%s: found %v by %d reads", job, found, spent)
+		}
+	}
+	if jobs, _ := ListJobs(b.s, JobFilter{Tenant: "t", Queue: "r"}, nil, 10, 100); len(jobs) != 1 || jobs[0].JobID != "moved" {
+		t.Errorf("listed %v", jobIDs(jobs))
+	}
+	move("every")
+	if found, spent := look("every", 3); found || spent > maxStreamReads+10 {
+		t.Errorf("behind %d streams: found %v by %d reads", streams, found, spent)
+	}
+	prefix := ReadyQueuePrefix("a")
+	b.s.DeleteRange(prefix, PrefixEnd(prefix))
+	streamsOf(b.s, 100)
+	if found, spent := look("every", 3); !found || spent > 300 {
+		t.Errorf("behind 100 streams: found %v by %d reads", found, spent)
+	}
+}
+
 // TestFindAllFindsWhatFindFinds in every state.
 func TestFindAllFindsWhatFindFinds(t *testing.T) {
 	r := recordLog(5, 300)

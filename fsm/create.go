@@ -89,6 +89,7 @@ func firstNominal(j *storagev1.Job) int64 {
 func (a *apply) placeNewJob(j *storagev1.Job, c *storagev1.CreateJob) *Refusal {
 	if isOneShot(j) {
 		t := a.storeTemplate(c.Template, c.Tenant, c.JobId, j)
+		setStream(j, t)
 		if c.Paused {
 			j.Template = t
 			return nil
@@ -111,6 +112,11 @@ func (a *apply) placeNewJob(j *storagev1.Job, c *storagev1.CreateJob) *Refusal {
 		a.putRecurring(c.Tenant, c.JobId, j, first)
 	}
 	return nil
+}
+
+// setStream keeps in a one-shot's row where its execution will stand while it is ready.
+func setStream(j *storagev1.Job, t *storagev1.Template) {
+	j.Queue, j.Priority, j.FairnessKey = t.Queue, t.Priority, t.FairnessKey
 }
 
 // putRecurring lets a recurring job's next occurrence stand in the index.

@@ -10,7 +10,7 @@ import (
 var CachedKinds = []byte{KindReady, KindLeased}
 
 // Find looks an execution up by its id, wherever it stands, and returns it with its row's key. It is for reads, and for
-// the leader to make hints from; it reads as many rows as it takes.
+// the leader to make hints from. It walks the leases, but of the backlog it reads a bounded part: see finder.ready.
 func Find(r Reader, executionID string) (e *storagev1.Execution, key []byte, ok bool) {
 	id, err := ParseExecutionID(executionID)
 	if err != nil {
@@ -55,6 +55,8 @@ type finder struct {
 	loaded        bool
 	// byIdentity are all leases, if many executions are looked up; nil: they are walked for each.
 	byIdentity map[Identity]leasedRow
+	// streamReads counts what ready has read, of maxStreamReads.
+	streamReads int
 }
 
 // leasedRow is a leased execution and its row's key.
@@ -76,13 +78,20 @@ func (f *finder) exceeded() bool { return f.budget > 0 && f.spent > f.budget }
 // find looks where it costs least first. A backlog of ready executions can be larger than anything.
 func (f *finder) find(id *Identity) (*storagev1.Execution, []byte) {
 	for _, look := range [...]func(*Identity) (*storagev1.Execution, []byte){
-		f.waiting, f.held, f.retrying, f.dead, f.ended, f.leased, f.ready,
+		f.waiting, f.held, f.retrying, f.dead, f.ended,
 	} {
 		if e, key := look(id); e != nil {
 			return e, key
 		}
 	}
-	return nil, nil
+	e, key, only := f.ownStream(id)
+	if e != nil {
+		return e, key
+	}
+	if e, key = f.leased(id); e != nil || only {
+		return e, key
+	}
+	return f.ready(id)
 }
 
 // at reads the execution at key if it is id.
@@ -171,20 +180,50 @@ func (f *finder) first(start, end []byte) (key, value []byte) {
 	return key, value
 }
 
-// ready looks in each stream of the tenant for the one key that id can have there.
-func (f *finder) ready(id *Identity) (*storagev1.Execution, []byte) {
-	var e *storagev1.Execution
-	var found []byte
-	f.streams(id.Tenant, func(queue, fairness string, priority uint32, _ []byte) bool {
-		probe := storagev1.Execution{
-			Tenant: id.Tenant, JobId: id.JobID, Incarnation: id.Incarnation, Kind: id.Kind, NominalMs: id.NominalMS,
-			Discriminator: id.Discriminator,
-			Template:      &storagev1.Template{Queue: queue, Priority: priority, FairnessKey: fairness},
-		}
-		e, found = f.at(ReadyKey(&probe), id)
+// ownStream looks in the stream of the job as it is now. only says that id can be ready in no other: a one-shot's stream
+// does not change once it has fired.
+func (f *finder) ownStream(id *Identity) (e *storagev1.Execution, key []byte, only bool) {
+	f.spend()
+	j := getJob(f.r, JobKey(id.Tenant, id.JobID))
+	if j == nil || j.Incarnation != id.Incarnation {
+		return nil, nil, false
+	}
+	if isOneShot(j) {
+		e, key = f.inStream(id, j.Queue, j.Priority, j.FairnessKey)
+		return e, key, id.Kind == storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE
+	}
+	t := j.Template
+	if t == nil {
+		return nil, nil, false
+	}
+	e, key = f.inStream(id, t.Queue, t.Priority, t.FairnessKey)
+	return e, key, false
+}
+
+// inStream looks at the one key that id can have in a stream.
+func (f *finder) inStream(id *Identity, queue string, priority uint32, fairness string) (*storagev1.Execution, []byte) {
+	return f.at(ReadyKey(&storagev1.Execution{
+		Tenant: id.Tenant, JobId: id.JobID, Incarnation: id.Incarnation, Kind: id.Kind, NominalMs: id.NominalMS,
+		Discriminator: id.Discriminator,
+		Template:      &storagev1.Template{Queue: queue, Priority: priority, FairnessKey: fairness},
+	}), id)
+}
+
+// ready looks in each stream of the tenant, up to maxStreamReads: there stands what was accepted before its job's queue,
+// priority or fairness key was changed, or the job deleted. Of a tenant with more streams such an execution may not be
+// found until it is leased or has ended; it runs all the same.
+func (f *finder) ready(id *Identity) (e *storagev1.Execution, key []byte) {
+	if f.streamReads >= maxStreamReads {
+		return nil, nil
+	}
+	walk := newFinder(f.r, maxStreamReads-f.streamReads)
+	walk.streams(id.Tenant, func(queue, fairness string, priority uint32, _ []byte) bool {
+		e, key = walk.inStream(id, queue, priority, fairness)
 		return e == nil
 	})
-	return e, found
+	f.streamReads += walk.spent
+	f.spent += walk.spent
+	return e, key
 }
 
 // streams calls fn for the tenant's distinct (queue, priority, fairness key) among the ready rows, with the prefix of

@@ -58,6 +58,9 @@ func (f *JobFilter) mayMatch(j *storagev1.Job) bool {
 	if (j.State == storagev1.JobState_JOB_STATE_DELETED) != (f.State == storagev1.JobState_JOB_STATE_DELETED) {
 		return false
 	}
+	if f.Queue != "" && isOneShot(j) && j.Queue != f.Queue {
+		return false
+	}
 	for _, want := range f.Labels {
 		if !slices.ContainsFunc(j.Labels, func(l *storagev1.KeyValue) bool {
 			return l.Key == want.Key && (want.AnyValue || l.Value == want.Value)

@@ -263,6 +263,9 @@ func (u *update) setTemplate(t *storagev1.Template) {
 	if old := u.template(); old.BlobVersion != 0 && old.BlobVersion != t.BlobVersion {
 		u.dropBlob(old)
 	}
+	if isOneShot(u.j) {
+		setStream(u.j, t)
+	}
 	if u.waiting != nil {
 		u.waiting.Template = t
 		return

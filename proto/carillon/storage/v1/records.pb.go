@@ -412,11 +412,12 @@ const (
 	EventType_EVENT_TYPE_RELEASED         EventType = 28
 	EventType_EVENT_TYPE_LOST             EventType = 29
 	EventType_EVENT_TYPE_CANCEL_REQUESTED EventType = 30
-	EventType_EVENT_TYPE_LATE_ATTEMPT     EventType = 31
-	EventType_EVENT_TYPE_HELD             EventType = 32
-	EventType_EVENT_TYPE_REQUEUED         EventType = 33
-	EventType_EVENT_TYPE_PURGED           EventType = 34
-	EventType_EVENT_TYPE_SNOOZED          EventType = 35
+	// Something was said under a token that is not valid: a completion, which has a row then, or a heartbeat.
+	EventType_EVENT_TYPE_LATE_ATTEMPT EventType = 31
+	EventType_EVENT_TYPE_HELD         EventType = 32
+	EventType_EVENT_TYPE_REQUEUED     EventType = 33
+	EventType_EVENT_TYPE_PURGED       EventType = 34
+	EventType_EVENT_TYPE_SNOOZED      EventType = 35
 )
 
 // Enum value maps for EventType.
@@ -949,7 +950,12 @@ type Job struct {
 	// Executions apart from the schedule exist, so that even a waiting one-shot may have something alive.
 	Triggered bool `protobuf:"varint,18,opt,name=triggered,proto3" json:"triggered,omitempty"`
 	// CreateJob.key_hash of the request that created it.
-	CreateKey     uint64 `protobuf:"varint,19,opt,name=create_key,json=createKey,proto3" json:"create_key,omitempty"`
+	CreateKey uint64 `protobuf:"varint,19,opt,name=create_key,json=createKey,proto3" json:"create_key,omitempty"`
+	// A one-shot's stream, where its execution stands while it is ready: its template is not in this row then. It changes
+	// only while the execution waits.
+	Queue         string `protobuf:"bytes,20,opt,name=queue,proto3" json:"queue,omitempty"`
+	Priority      uint32 `protobuf:"varint,21,opt,name=priority,proto3" json:"priority,omitempty"`
+	FairnessKey   string `protobuf:"bytes,22,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1115,6 +1121,27 @@ func (x *Job) GetCreateKey() uint64 {
 		return x.CreateKey
 	}
 	return 0
+}
+
+func (x *Job) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *Job) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Job) GetFairnessKey() string {
+	if x != nil {
+		return x.FairnessKey
+	}
+	return ""
 }
 
 // Attempt is one delivery, as it ended.
@@ -2603,7 +2630,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xd2\x05\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xa7\x06\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -2629,7 +2656,10 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\fpause_reason\x18\x11 \x01(\tR\vpauseReason\x12\x1c\n" +
 	"\ttriggered\x18\x12 \x01(\bR\ttriggered\x12\x1d\n" +
 	"\n" +
-	"create_key\x18\x13 \x01(\x04R\tcreateKey\"\xae\x02\n" +
+	"create_key\x18\x13 \x01(\x04R\tcreateKey\x12\x14\n" +
+	"\x05queue\x18\x14 \x01(\tR\x05queue\x12\x1a\n" +
+	"\bpriority\x18\x15 \x01(\rR\bpriority\x12!\n" +
+	"\ffairness_key\x18\x16 \x01(\tR\vfairnessKey\"\xae\x02\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x18\n" +
 	"\afencing\x18\x02 \x01(\x04R\afencing\x12\x16\n" +

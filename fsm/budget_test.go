@@ -243,3 +243,35 @@ func TestResumeIsBounded(t *testing.T) {
 	}
 	checkInvariants(t, b.s)
 }
+
+// TestStaleHeartbeats: one under a token that was granted is recorded by an event and no other row; one under a token that
+// never was is counted only.
+func TestStaleHeartbeats(t *testing.T) {
+	b := newBudget(t)
+	b.apply(createMany(0, 1, epochMS))
+	e := b.apply(demand(1)).Leases[0]
+	b.apply(completeAll([]*storagev1.Execution{e}, storagev1.Outcome_OUTCOME_SUCCEEDED))
+	b.s.resetCounts()
+	beat := func(fencing uint64) {
+		t.Helper()
+		b.index++
+		results, _ := b.m.Apply(b.s, b.index, &storagev1.Entry{Term: 1, StampMs: b.now, Commands: []*storagev1.Command{{
+			Heartbeats: &storagev1.Heartbeats{Items: []*storagev1.Heartbeat{{ExecutionId: ExecutionID(e), Fencing: fencing}}},
+		}}})
+		if r := results[0].Items[0].Refusal; r == nil || r.Code != FailedPrecondition {
+			t.Fatalf("refusal %+v", r)
+		}
+	}
+	beat(e.Fencing)
+	b.spends("a stale heartbeat", map[string]int{"miss l": 1, "+m": 1, "+e": 1})
+	var last *storagev1.Event
+	Events(b.s, b.m.Meta().EventOffset-1, func(_ uint64, r *storagev1.EventRecord) bool { last = r.Events[0]; return true })
+	if last.Type != storagev1.EventType_EVENT_TYPE_LATE_ATTEMPT || last.JobId != e.JobId || last.NominalMs != e.NominalMs || last.Fencing != e.Fencing {
+		t.Errorf("event %v", last)
+	}
+	beat(e.Fencing + 1)
+	b.spends("a token that was never granted", map[string]int{"miss l": 1, "+m": 1})
+	if b.m.Meta().StaleTotal != 2 {
+		t.Errorf("%d stale", b.m.Meta().StaleTotal)
+	}
+}

@@ -105,8 +105,7 @@ func (a *apply) heartbeat(h *storagev1.Heartbeat) Item {
 	}
 	e := a.leased(h.Fencing, &id)
 	if e == nil {
-		a.meta.StaleTotal++
-		return Item{Refusal: refuse(FailedPrecondition, "the lease has ended: stop")}
+		return a.heartbeatStale(h, &id)
 	}
 	if h.ExtendMs != 0 {
 		e.LeaseLengthMs = h.ExtendMs
@@ -117,6 +116,18 @@ func (a *apply) heartbeat(h *storagev1.Heartbeat) Item {
 	}
 	a.putLease(e)
 	return Item{DeadlineMS: e.DeadlineMs, CancelRequested: e.CancelRequested, State: e.State}
+}
+
+// heartbeatStale refuses a heartbeat under a token that is not valid. It is recorded by its event alone, each time: what a
+// worker that was frozen says first tells when it woke up, and no row of its own is worth a look-up. A token that was never
+// granted is no holder's.
+func (a *apply) heartbeatStale(h *storagev1.Heartbeat, id *Identity) Item {
+	a.meta.StaleTotal++
+	if h.Fencing != 0 && h.Fencing <= a.meta.Fencing {
+		ev := a.emitJob(storagev1.EventType_EVENT_TYPE_LATE_ATTEMPT, id.Tenant, id.JobID, id.Incarnation, 0)
+		ev.Kind, ev.NominalMs, ev.Discriminator, ev.Fencing = id.Kind, id.NominalMS, id.Discriminator, h.Fencing
+	}
+	return Item{Refusal: refuse(FailedPrecondition, "the lease has ended: stop")}
 }
 
 // endLeases looks at the leases of one entry. Those whose end has come are lost; for the others the timer re-arms.

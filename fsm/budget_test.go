@@ -244,6 +244,29 @@ func TestResumeIsBounded(t *testing.T) {
 	checkInvariants(t, b.s)
 }
 
+// TestRecordedErrors pins the texts that stand in rows: replicas of different versions must write the same.
+func TestRecordedErrors(t *testing.T) {
+	b := newBudget(t)
+	c := createMany(0, 2, epochMS)
+	for _, item := range c.CreateJobs.Items {
+		item.Template.Retry.MaxAttempts = 1
+	}
+	b.apply(c)
+	leases := b.apply(demand(2)).Leases
+	large := completeAll(leases[:1], storagev1.Outcome_OUTCOME_SUCCEEDED)
+	large.Completions.Items[0].Result = make([]byte, MaxResultBytes+1)
+	b.index++
+	b.m.Apply(b.s, b.index, &storagev1.Entry{Term: 1, StampMs: b.now, Commands: []*storagev1.Command{large}})
+	b.now += 30_000
+	b.apply(&storagev1.Command{Advance: &storagev1.Advance{}})
+	for i, want := range []string{"result is more than 262144 bytes: the attempt has failed", "lease lost"} {
+		e, _, ok := Find(b.s, ExecutionID(leases[i]))
+		if !ok || e.State != storagev1.ExecutionState_EXECUTION_STATE_DEAD || e.Error != want {
+			t.Errorf("found %v: %v, error %q, want %q", ok, e.GetState(), e.GetError(), want)
+		}
+	}
+}
+
 // TestStaleHeartbeats: one under a token that was granted is recorded by an event and no other row; one under a token that
 // never was is counted only.
 func TestStaleHeartbeats(t *testing.T) {

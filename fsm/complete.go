@@ -57,11 +57,15 @@ func refuseResult(c *storagev1.Completion) *Refusal {
 	return nil
 }
 
+// errorResultSize is the error of an attempt whose result was too large. It stands in rows: a promise, as errorLeaseLost
+// is, apart from the refusal's wording and from MaxResultBytes.
+const errorResultSize = "result is more than 262144 bytes: the attempt has failed"
+
 // settle applies a valid completion and returns where the execution went.
 func (a *apply) settle(e *storagev1.Execution, c *storagev1.Completion, digest uint64) storagev1.ExecutionState {
 	outcome, message := c.Outcome, clip(c.Error)
-	if refused := refuseResult(c); refused != nil {
-		outcome, message = storagev1.Outcome_OUTCOME_FAILED, "result is "+refused.Message
+	if refuseResult(c) != nil {
+		outcome, message = storagev1.Outcome_OUTCOME_FAILED, errorResultSize
 	}
 	at := a.recordAttempt(e, outcome, message, digest)
 	if outcome == storagev1.Outcome_OUTCOME_RELEASED {

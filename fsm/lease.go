@@ -180,6 +180,10 @@ func (a *apply) leaseEnd(e *storagev1.Execution) int64 {
 	return max(e.DeadlineMs, a.meta.LeaderSinceMs+e.LeaseLengthMs)
 }
 
+// errorLeaseLost is the error of an execution whose last lease ended without a word. It stands in rows: a promise, on which
+// replicas of different versions must agree; a change needs a level.
+const errorLeaseLost = "lease lost"
+
 // lose ends a lease whose holder gave no word: the attempt counts, the next one is ready at once.
 func (a *apply) lose(e *storagev1.Execution, d *matcher) {
 	a.meta.LostTotal++
@@ -192,7 +196,7 @@ func (a *apply) lose(e *storagev1.Execution, d *matcher) {
 		at.State = storagev1.ExecutionState_EXECUTION_STATE_CANCELLED
 		a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_CANCELLED)
 	case budgetSpent(e):
-		e.Error = "lease lost"
+		e.Error = errorLeaseLost
 		at.State = storagev1.ExecutionState_EXECUTION_STATE_DEAD
 		a.putDead(e)
 	default:

@@ -26,6 +26,8 @@ type call struct {
 	writeErr error
 	// body is where the request's message comes from.
 	body intake
+	// maxDelivery is how long writing a part of the answer may take.
+	maxDelivery time.Duration
 
 	// requestID is the caller's, or made here; it stands in the log and in the answer.
 	requestID string
@@ -78,7 +80,15 @@ func traceID(traceparent string) string {
 	return id
 }
 
+// Write gives up on a caller that does not take a large answer: what the answer holds must not stay for ever.
 func (c *call) Write(b []byte) (int, error) {
+	if len(b) > quietBytes && c.maxDelivery > 0 {
+		control := http.NewResponseController(c.ResponseWriter)
+		if control.SetWriteDeadline(time.Now().Add(c.maxDelivery)) == nil {
+			// What the caller sends next has all the time again; a broken connection tells itself.
+			defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
+		}
+	}
 	n, err := c.ResponseWriter.Write(b)
 	if err != nil {
 		c.writeErr = err

@@ -14,6 +14,8 @@ const (
 	quietBytes = 64 << 10
 	// maxSilence bounds the pauses within a larger message: a caller that has stopped must not keep room from others.
 	maxSilence = 20 * time.Second
+	// maxDelivery bounds how long one write of a larger answer takes: 32 MiB need half a megabyte a second.
+	maxDelivery = time.Minute
 )
 
 var errNoRoom = &Overloaded{Reason: "the node works on as much as it can hold", RetryAfter: time.Second}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 	"github.com/carillon-scheduler/carillon/proto/carillon/v1/carillonv1connect"
 )
 
@@ -84,6 +85,38 @@ func TestCallsAreNotHurriedOnceTheirMessageIsThere(t *testing.T) {
 	if res.StatusCode != 200 {
 		text, _ := io.ReadAll(res.Body)
 		t.Errorf("%d %s", res.StatusCode, text)
+	}
+}
+
+// A caller that does not read its answer does not keep it, nor the leases in it.
+func TestAnswersThatAreNotTakenAreGivenUp(t *testing.T) {
+	b := newFakeBackend(1)
+	s := newTestServer(t, b)
+	s.maxDelivery = 50 * time.Millisecond
+	const jobs = 100 // of a quarter of a megabyte: more than sockets hold
+	for i := range jobs {
+		_, err := s.createJob(t.Context(), &carillonv1.CreateJobRequest{Job: &carillonv1.JobSpec{
+			Id: fmt.Sprint(i), Schedule: in(0), Payload: make([]byte, DefaultMaxPayloadBytes),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.pass(1)
+	srv := httptest.NewServer(s)
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const claim = `{"worker":"w","queues":["default"],"max_executions":1000}`
+	fmt.Fprintf(conn, "POST /v1/workers/claim HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(claim), claim)
+	if _, err := conn.Read(make([]byte, 1)); err != nil { // its answer is on the way
+		t.Fatal(err)
+	}
+	srv.Close() // waits for the handlers, but not for this caller
+	if len(b.released) != jobs {
+		t.Errorf("%d of %d leases released", len(b.released), jobs)
 	}
 }
 

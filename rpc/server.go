@@ -51,8 +51,8 @@ type server struct {
 
 	// inflight is the room that the messages under way take; see intake.
 	inflight atomic.Int64
-	// maxSilence is the constant, except in tests.
-	maxSilence time.Duration
+	// maxSilence and maxDelivery are the constants, except in tests.
+	maxSilence, maxDelivery time.Duration
 }
 
 // method is one procedure of the API, as each transport needs it.
@@ -74,7 +74,7 @@ type method struct {
 func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 	s := &server{
 		backend: backend, log: opts.Logger, metrics: opts.Metrics, maxPayload: opts.MaxPayloadBytes,
-		procedures: map[string]*method{}, others: http.NewServeMux(), maxSilence: maxSilence,
+		procedures: map[string]*method{}, others: http.NewServeMux(), maxSilence: maxSilence, maxDelivery: maxDelivery,
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -112,6 +112,7 @@ func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 // ServeHTTP sends a request to its transport. Connect and gRPC calls are found by one map lookup.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := newCall(w, r)
+	c.maxDelivery = s.maxDelivery
 	r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 	m := s.procedures[r.URL.Path]
 	maxBytes := int64(maxBatchBytes)

@@ -15,7 +15,7 @@ _carillon() {
     line+=(-)  # "--" alone would end the flags.
   elif [[ "$current" == -* ]]; then
     line+=("$current")
-  elif [[ "${line[-1]}" == -* ]]; then
+  elif [[ "${COMP_WORDS[COMP_CWORD-1]}" == -* ]]; then
     return  # A flag's value.
   fi
   local words

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -78,16 +79,33 @@ func onUsageError(c *cli.Context, err error, _ bool) error {
 	if c.Command != nil && c.Command.HelpName != "" {
 		name, flags = c.Command.HelpName, c.Command.Flags
 	}
-	text := err.Error()
+	return &usageError{command: name, text: parserText(err.Error(), flags)}
+}
+
+// parserText says in this program's words what its parser says of flags.
+func parserText(text string, flags []cli.Flag) string {
 	if typed, ok := strings.CutPrefix(text, "flag provided but not defined: "); ok {
 		var known []string
 		for _, f := range flags {
 			known = append(known, dashed(f.Names()[0]))
 		}
 		typed = dashed(strings.TrimLeft(typed, "-"))
-		text = fmt.Sprintf("unknown flag %s%s", typed, didYouMean(typed, known))
+		return fmt.Sprintf("unknown flag %s%s", typed, didYouMean(typed, known))
 	}
-	return &usageError{command: name, text: text}
+	if flag, ok := strings.CutPrefix(text, "flag needs an argument: "); ok {
+		return dashed(strings.TrimLeft(flag, "-")) + " needs a value"
+	}
+	value, rest, ok := strings.Cut(strings.TrimPrefix(text, "invalid value "), " for flag -")
+	flag, _, parser := strings.Cut(rest, ": parse error")
+	if !ok || !parser {
+		return text
+	}
+	for _, f := range flags {
+		if _, isDuration := f.(*cli.DurationFlag); isDuration && slices.Contains(f.Names(), flag) {
+			return fmt.Sprintf("%s: %s is not a duration such as 90s or 1h30m", dashed(flag), value)
+		}
+	}
+	return fmt.Sprintf("%s: %s is not a number", dashed(flag), value)
 }
 
 // dashed is a flag's name as people type it.

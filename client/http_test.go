@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -71,6 +72,35 @@ func TestManyConcurrentCallsShareFewConnections(t *testing.T) {
 	}
 	if n := s.Calls("CreateJob"); n < 500 {
 		t.Errorf("500 creates took %d calls: they were merged", n)
+	}
+}
+
+// A connection carries 250 calls here. What does not fit must not wait for one of them to end: they may be long polls.
+func TestCallsThatFitInNoConnectionOpenAnother(t *testing.T) {
+	s := clienttest.NewServer()
+	address, connections := serve(t, s)
+	c := dial(t, address, client.WithoutMerging())
+	const calls = 700
+	var here atomic.Int32
+	all := make(chan struct{})
+	s.Before(func(ctx context.Context, _ clienttest.Call) error {
+		if here.Add(1) == calls {
+			close(all)
+		}
+		select {
+		case <-all:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	for i, err := range createAll(t.Context(), c, calls, numbered) {
+		if err != nil {
+			t.Fatalf("job %d: %v", i, err)
+		}
+	}
+	if n := connections.Load(); n < 3 || n > 8 {
+		t.Errorf("%d calls at a time took %d connections", calls, n)
 	}
 }
 

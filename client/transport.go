@@ -8,29 +8,70 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/net/http2"
 )
 
-// newTransport speaks HTTP/2 alone, also without TLS. Its pool opens one connection at a time, and another only when those
-// it has carry as many calls as the server allows; that of net/http would open one for each call of a first burst.
-func newTransport() *http2.Transport {
-	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
-	return &http2.Transport{
-		AllowHTTP: true,
-		DialTLSContext: func(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
-			if plain, _ := ctx.Value(endpointKey{}).(*url.URL); plain != nil && plain.Scheme == "http" {
-				return dialer.DialContext(ctx, network, address)
-			}
-			return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
-		},
+// newTransport speaks HTTP/2 alone, also without TLS. Its calls share a connection, and another is opened only when those
+// there are carry as many calls as the server allows.
+func newTransport() *http.Transport {
+	plain := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
+	return newTransportOver(plain.DialContext, secureDial(plain, new(tls.Config)))
+}
+
+func secureDial(plain *net.Dialer, config *tls.Config) dial {
+	config = config.Clone()
+	config.NextProtos = []string{"h2"}
+	return (&tls.Dialer{NetDialer: plain, Config: config}).DialContext
+}
+
+func newTransportOver(plain, secure dial) *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Transport{
+		Protocols:      protocols,
+		DialContext:    sharingFailures(plain),
+		DialTLSContext: sharingFailures(secure),
+		// Not the connections to a node but those that are not full: without it each call of a first burst dials.
+		MaxConnsPerHost:    1,
+		IdleConnTimeout:    90 * time.Second,
+		DisableCompression: true,
 		// A peer that vanished without a word is noticed by a ping.
-		ReadIdleTimeout: 15 * time.Second,
-		PingTimeout:     5 * time.Second,
-		IdleConnTimeout: 90 * time.Second,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second},
+	}
+}
+
+type dial = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// sharingFailures lets tries that waited for a dial that failed fail with it. Otherwise they would dial one after the
+// other, and find out about a node that is away only in turn.
+func sharingFailures(next dial) dial {
+	type failure struct {
+		at  time.Time
+		err error
+	}
+	var mu sync.Mutex
+	last := map[string]failure{}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		mu.Lock()
+		failed, ok := last[address]
+		mu.Unlock()
+		if by, isTry := ctx.Value(endpointKey{}).(chosenEndpoint); ok && isTry && by.since.Before(failed.at) {
+			return nil, failed.err
+		}
+		conn, err := next(ctx, network, address)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			last[address] = failure{time.Now(), err}
+			return nil, err
+		}
+		delete(last, address)
+		return conn, nil
 	}
 }
 
@@ -73,20 +114,26 @@ func (e *endpoints) leave(index uint32) {
 
 type endpointKey struct{}
 
+// chosenEndpoint is the endpoint of a try, and when it began.
+type chosenEndpoint struct {
+	url   *url.URL
+	since time.Time
+}
+
 func withEndpoint(ctx context.Context, u *url.URL) context.Context {
-	return context.WithValue(ctx, endpointKey{}, u)
+	return context.WithValue(ctx, endpointKey{}, chosenEndpoint{u, time.Now()})
 }
 
 // endpointDoer puts the endpoint chosen for a try into its request.
 type endpointDoer struct{ next connect.HTTPClient }
 
 func (d *endpointDoer) Do(req *http.Request) (*http.Response, error) {
-	chosen, ok := req.Context().Value(endpointKey{}).(*url.URL)
+	chosen, ok := req.Context().Value(endpointKey{}).(chosenEndpoint)
 	if !ok {
 		panic("client: a request without endpoint")
 	}
 	to := *req.URL
-	to.Scheme, to.Host, to.Path = chosen.Scheme, chosen.Host, chosen.Path+req.URL.Path
-	req.URL, req.Host = &to, chosen.Host
+	to.Scheme, to.Host, to.Path = chosen.url.Scheme, chosen.url.Host, chosen.url.Path+req.URL.Path
+	req.URL, req.Host = &to, chosen.url.Host
 	return d.next.Do(req)
 }

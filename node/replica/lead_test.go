@@ -341,7 +341,7 @@ func TestBrokenRowsEndTheCore(t *testing.T) {
 		planted = with
 		s.propose("x")
 		s.turn()
-		err, panicked := turnOrPanic(s.core)
+		panicked, err := turnOrPanic(s.core)
 		want, isError := with.(error)
 		if isError && (err == nil || panicked != nil || !strings.Contains(err.Error(), want.Error())) {
 			t.Errorf("%v: turn returned %v, panicked with %v", with, err, panicked)
@@ -352,10 +352,10 @@ func TestBrokenRowsEndTheCore(t *testing.T) {
 	}
 }
 
-func turnOrPanic(core *Core) (err error, panicked any) {
+func turnOrPanic(core *Core) (panicked any, err error) {
 	defer func() { panicked = recover() }()
 	_, err = core.Turn(1)
-	return err, nil
+	return nil, err
 }
 
 // The log is kept within its budget, never above what is applied, and a restart goes on from what is left.

@@ -36,7 +36,11 @@ func listen(addr string, logger *slog.Logger) (*web, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w (is another server running? choose another port with --listen)", addr, err)
 	}
-	return &web{listener: l, logger: logger}, nil
+	most, err := maxConnections()
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &web{listener: newBoundListener(l, most), logger: logger}, nil
 }
 
 // publish writes the bound address to the data directory, for scripts that let the node choose its port.

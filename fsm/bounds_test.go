@@ -160,6 +160,25 @@ func TestReadyIsFoundInItsJobsStream(t *testing.T) {
 	}
 }
 
+// TestPagesOfManyStreams: of a tenant with more streams than a page seeks to, the pages add up all the same.
+func TestPagesOfManyStreams(t *testing.T) {
+	s := newMemState()
+	const n = maxListSeeks + 100
+	streamsOf(s, n)
+	other := &storagev1.Execution{Tenant: "s", JobId: "other", Incarnation: 1, Template: &storagev1.Template{Queue: "a"}}
+	s.Set(ReadyKey(other), mustEncode(other.MarshalVT()))
+	w := walk{finder: newFinder(s, 1), filter: ExecutionFilter{Tenant: "t"}}
+	if spans := w.readySpans(); len(spans) != 1 {
+		t.Errorf("%d spans", len(spans))
+	}
+	all := pages(t, func(c []byte) ([]*storagev1.Execution, []byte) {
+		return ListExecutions(s, ExecutionFilter{Tenant: "t", JobID: "other"}, c, 100, 90)
+	})
+	if len(all) != n {
+		t.Errorf("%d of %d executions", len(all), n)
+	}
+}
+
 // TestFindAllFindsWhatFindFinds in every state.
 func TestFindAllFindsWhatFindFinds(t *testing.T) {
 	r := recordLog(5, 300)

@@ -239,10 +239,14 @@ func (w *walk) readySpans() []span {
 		return []span{prefixSpan([]byte{KindReady})}
 	default:
 		var spans []span
-		newFinder(w.r, 0).streams(f.Tenant, func(_, _ string, _ uint32, prefix []byte) bool {
+		seek := newFinder(w.r, maxListSeeks)
+		seek.streams(f.Tenant, func(_, _ string, _ uint32, prefix []byte) bool {
 			spans = append(spans, prefixSpan(prefix))
 			return true
 		})
+		if seek.exceeded() {
+			return []span{prefixSpan([]byte{KindReady})}
+		}
 		return spans
 	}
 }

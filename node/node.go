@@ -141,6 +141,9 @@ func (n *Node) join(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if have := len(n.slots.shards); have != n.cfg.Shards {
+		n.logger.Info("the number of shards stands since the first start", "shards", have, "asked", n.cfg.Shards)
+	}
 	if err := n.dir.MarkFormed(); err != nil {
 		return err
 	}
@@ -304,7 +307,9 @@ func (n *Node) run(ctx context.Context) error {
 		"shards", len(n.slots.shards), "version", Version)
 	err := n.web.serve(serving, routes(n.api, registry, n.notReady), n.cfg.ShutdownTimeout/2)
 	stopBackground()
-	return errors.Join(err, group.Wait())
+	err = errors.Join(err, group.Wait())
+	n.logger.Info("stopped")
+	return err
 }
 
 // announce writes the address file once the node can take part: scripts wait for it.
@@ -337,7 +342,6 @@ func (n *Node) close() error {
 	if n.web != nil {
 		_ = n.web.listener.Close() // closed already unless the start failed
 	}
-	n.logger.Info("stopped")
 	return errors.Join(errs...)
 }
 

@@ -32,8 +32,7 @@ func (s *server) complete(ctx context.Context, req *carillonv1.CompleteRequest) 
 	now := s.backend.NowMS()
 	all := make([]completion, len(req.Items))
 	for i, item := range req.Items {
-		all[i].read("execution_id", item.GetExecutionId(), item, req.Worker, now)
-		all[i].shard = s.shardOf(all[i].id)
+		all[i].read(s, "execution_id", item.GetExecutionId(), item, req.Worker, now)
 	}
 	s.proposeCompletions(ctx, all)
 	res := &carillonv1.CompleteResponse{Results: make([]*carillonv1.CompleteResult, len(all))}
@@ -57,8 +56,7 @@ func (s *server) completeExecution(
 		return nil, v.err()
 	}
 	all := make([]completion, 1)
-	all[0].read("id", req.Id, req, req.Worker, s.backend.NowMS())
-	all[0].shard = s.shardOf(all[0].id)
+	all[0].read(s, "id", req.Id, req, req.Worker, s.backend.NowMS())
 	s.proposeCompletions(ctx, all)
 	if err := all[0].err; err != nil {
 		return nil, err
@@ -76,10 +74,10 @@ type report interface {
 }
 
 // read validates and translates a report.
-func (c *completion) read(idField, executionID string, r report, worker string, nowMS int64) {
+func (c *completion) read(s *server, idField, executionID string, r report, worker string, nowMS int64) {
 	var v violations
-	h := v.holder(idField, executionID, r.GetLeaseToken())
-	c.id = h.id
+	h := s.holder(&v, idField, executionID, r.GetLeaseToken())
+	c.id, c.shard = h.id, h.shard
 	c.cmd = &storagev1.Completion{ExecutionId: executionID, Fencing: h.fencing, Worker: worker}
 	switch {
 	case r.GetSucceeded() != nil:

@@ -107,6 +107,9 @@ func entries(n int) map[string]string {
 
 const someExecution = "default~j~1~s~1"
 
+// someToken is one of someExecution's shard, of four.
+var someToken = leaseToken{newFakeBackend(4).ShardOf(defaultName, "j"), 1}.String()
+
 // callEdge makes an edge of one request message.
 func callEdge[Req, Res any](field string, handle func(*server, context.Context, *Req) (*Res, error), good, bad *Req) edge {
 	run := func(req *Req) func(*server) error {
@@ -120,13 +123,13 @@ func callEdge[Req, Res any](field string, handle func(*server, context.Context, 
 
 func heartbeatOf(progress int, extend time.Duration) *carillonv1.HeartbeatExecutionRequest {
 	return &carillonv1.HeartbeatExecutionRequest{
-		Id: someExecution, LeaseToken: leaseToken{1, 1}.String(), Progress: make([]byte, progress), Extend: durationpb.New(extend),
+		Id: someExecution, LeaseToken: someToken, Progress: make([]byte, progress), Extend: durationpb.New(extend),
 	}
 }
 
 func failedOf(after time.Duration) *carillonv1.CompleteExecutionRequest {
 	return &carillonv1.CompleteExecutionRequest{
-		Id: someExecution, LeaseToken: leaseToken{1, 1}.String(),
+		Id: someExecution, LeaseToken: someToken,
 		Outcome: &carillonv1.CompleteExecutionRequest_Failed{Failed: &carillonv1.Failed{RetryAfter: durationpb.New(after)}},
 	}
 }

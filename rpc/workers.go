@@ -142,18 +142,23 @@ func (s *server) leaseOf(e *storagev1.Execution, payload []byte) *carillonv1.Lea
 // holder names a lease as a worker presents it.
 type holder struct {
 	id      fsm.Identity
+	shard   uint32
 	fencing uint64
 }
 
 // holder checks an execution id and a lease token.
-func (v *violations) holder(idField, id, token string) holder {
+func (s *server) holder(v *violations, idField, id, token string) holder {
 	h := holder{id: v.execution(idField, id)}
+	h.shard = s.shardOf(h.id)
 	t, err := parseLeaseToken(token)
 	switch {
 	case token == "":
 		v.add("lease_token", "is required")
 	case err != nil:
 		v.add("lease_token", "is not a lease token")
+	case len(v.list) == 0 && t.shard != h.shard:
+		// Fencing numbers are a shard's: another's may happen to be that of this execution's lease.
+		v.add("lease_token", "is the token of another execution")
 	}
 	h.fencing = t.fencing
 	return h
@@ -194,13 +199,13 @@ func (s *server) heartbeat(ctx context.Context, req *carillonv1.HeartbeatRequest
 	for i, item := range req.Items {
 		res.Results[i] = &carillonv1.HeartbeatResult{ExecutionId: item.GetExecutionId()}
 		var v violations
-		h := v.holder("execution_id", item.GetExecutionId(), item.GetLeaseToken())
+		h := s.holder(&v, "execution_id", item.GetExecutionId(), item.GetLeaseToken())
 		beat := v.beat(h, item.GetExecutionId(), item)
 		if err := v.err(); err != nil {
 			res.Results[i].Error = itemError(err)
 			continue
 		}
-		beats[i], shards[i] = beat, s.shardOf(h.id)
+		beats[i], shards[i] = beat, h.shard
 	}
 	all := chunks(len(beats), func(i int) (uint32, int, bool) {
 		if beats[i] == nil {
@@ -260,14 +265,14 @@ func (s *server) heartbeatExecution(
 ) (*carillonv1.HeartbeatExecutionResponse, error) {
 	var v violations
 	v.optionalName("worker", req.Worker)
-	h := v.holder("id", req.Id, req.LeaseToken)
+	h := s.holder(&v, "id", req.Id, req.LeaseToken)
 	beat := v.beat(h, req.Id, req)
 	if err := v.err(); err != nil {
 		return nil, err
 	}
 	cmd := callOf(ctx).command()
 	cmd.Heartbeats = &storagev1.Heartbeats{Items: []*storagev1.Heartbeat{beat}}
-	items, err := s.proposeItems(ctx, s.shardOf(h.id), cmd, 1)
+	items, err := s.proposeItems(ctx, h.shard, cmd, 1)
 	if err != nil {
 		return nil, err
 	}

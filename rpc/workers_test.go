@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/carillon-scheduler/carillon/fsm"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
@@ -110,8 +111,40 @@ func TestW2I4Completions(t *testing.T) {
 	if late := history.LateAttempts[0]; late.ExecutionId != stale.ExecutionId || late.FencingNumber != stale.FencingNumber || late.Worker != "w" {
 		t.Errorf("late attempt: %v", late)
 	}
-	_, err = s.finish(&carillonv1.Lease{ExecutionId: someExecution, LeaseToken: stale.LeaseToken}, &carillonv1.Released{})
+	absent := fsm.Identity{Tenant: defaultName, JobID: "absent"}
+	token := leaseToken{shard: s.shardOf(absent), fencing: stale.FencingNumber}
+	if s.shardOf(absent) != s.b.ShardOf(defaultName, "j") {
+		t.Fatal("choose an id of the shard that granted the token")
+	}
+	_, err = s.finish(&carillonv1.Lease{ExecutionId: "default~absent~1~s~1", LeaseToken: token.String()}, &carillonv1.Released{})
 	wantCode(t, err, connect.CodeNotFound)
+}
+
+// Fencing numbers are those of a shard: a token of another one is none of this execution's, though the numbers agree.
+func TestTokensOfAnotherShardAreRefused(t *testing.T) {
+	s := newScene(t, 2)
+	lease := s.claimOne(&carillonv1.JobSpec{Id: "j"})
+	own := must(parseLeaseToken(lease.LeaseToken))
+	foreign := leaseToken{shard: 3 - own.shard, fencing: own.fencing}.String()
+	released := &carillonv1.Released{}
+
+	_, err := s.finish(&carillonv1.Lease{ExecutionId: lease.ExecutionId, LeaseToken: foreign}, released)
+	wantViolation(t, err, "lease_token")
+	_, err = s.heartbeatExecution(t.Context(), &carillonv1.HeartbeatExecutionRequest{Id: lease.ExecutionId, LeaseToken: foreign})
+	wantViolation(t, err, "lease_token")
+	beats := must(s.heartbeat(t.Context(), &carillonv1.HeartbeatRequest{Items: []*carillonv1.HeartbeatItem{
+		{ExecutionId: lease.ExecutionId, LeaseToken: foreign}, {ExecutionId: lease.ExecutionId, LeaseToken: lease.LeaseToken},
+	}})).Results
+	if beats[0].Error.GetField() != "lease_token" || beats[1].Status != carillonv1.HeartbeatStatus_HEARTBEAT_STATUS_OK {
+		t.Errorf("heartbeats: %v", beats)
+	}
+	reports := must(s.complete(t.Context(), &carillonv1.CompleteRequest{Items: []*carillonv1.CompleteItem{
+		{ExecutionId: lease.ExecutionId, LeaseToken: foreign, Outcome: &carillonv1.CompleteItem_Released{Released: released}},
+	}})).Results
+	if reports[0].GetError().GetField() != "lease_token" {
+		t.Errorf("reports: %v", reports)
+	}
+	must(s.finish(lease, &carillonv1.Succeeded{}))
 }
 
 // W3 and the other outcomes of an attempt.

@@ -32,8 +32,8 @@ func WithIdempotencyKey(key string) CreateOption {
 	return func(r *carillonv1.CreateJobRequest) { r.IdempotencyKey = key }
 }
 
-// CreateJob is Create in the words of the API. A job with an id is its own identity; one without id and idempotency key
-// gets a random key.
+// CreateJob is Create in the words of the API. Without an idempotency key it gets a random one. A job with an id is its own
+// identity while it stands; its key keeps a late retry from creating it again after another caller has deleted it.
 func (c *Client) CreateJob(
 	ctx context.Context, job *JobSpec, opts ...CreateOption,
 ) (*carillonv1.JobReceipt, error) {
@@ -41,9 +41,7 @@ func (c *Client) CreateJob(
 	for _, opt := range opts {
 		opt(req)
 	}
-	if job.GetId() == "" {
-		req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
-	}
+	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
 	if !c.options.merge {
 		return c.createOne(ctx, identified, req)
 	}
@@ -186,11 +184,13 @@ type CreateResult struct {
 }
 
 // BatchCreateJobs accepts up to 10,000 jobs or 32 MiB in one request and returns a result per item, in their order. Items
-// without id and idempotency key get a random one in req, so that req may be sent again after an error. Items that the
-// server could not take now (ErrOverloaded, ErrUnavailable) are not repeated here. The error is that of the whole call.
+// without idempotency key get a random one in req, unless it has a request id, so that req may be sent again after an
+// error. Items that the server could not take now (ErrOverloaded, ErrUnavailable) are not repeated here. The error is that
+// of the whole call.
 func (c *Client) BatchCreateJobs(ctx context.Context, req *carillonv1.BatchCreateJobsRequest) ([]CreateResult, error) {
 	for _, item := range req.GetItems() {
-		if item.GetJob().GetId() == "" {
+		// An item takes its identity from the request's id and its place there, unless it has a key.
+		if req.GetRequestId() == "" {
 			item.IdempotencyKey = keyOr(item.GetIdempotencyKey())
 		}
 	}

@@ -37,6 +37,44 @@ func countJobs(t *testing.T, c *client.Client) int {
 	return n
 }
 
+// The id alone is no identity once the job was deleted: a retry that comes after that would create it again.
+func TestCreateWithIDSendsAKeyOfItsOwn(t *testing.T) {
+	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
+		var keys []string
+		s.After(func(_ context.Context, call clienttest.Call) error {
+			if req, ok := call.Request.(*carillonv1.CreateJobRequest); ok {
+				if keys = append(keys, req.GetIdempotencyKey()); call.N == 1 {
+					return clienttest.Fail(connect.CodeUnavailable, "the answer is lost")
+				}
+			}
+			return nil
+		})
+		for range 2 {
+			if _, err := c.Create(t.Context(), numbered(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(keys) != 3 || len(keys[0]) != 26 || keys[1] != keys[0] || keys[2] == keys[1] || len(keys[2]) != 26 {
+			t.Errorf("keys sent: %q, want one twice, then another", keys)
+		}
+		named, batch := &carillonv1.BatchCreateJobsRequest{RequestId: "r"}, new(carillonv1.BatchCreateJobsRequest)
+		for _, req := range []*carillonv1.BatchCreateJobsRequest{named, batch} {
+			req.Items = []*carillonv1.CreateJobRequest{{Job: numbered(1).Spec()}, {Job: &client.JobSpec{Schedule: now()}}}
+			if _, err := c.BatchCreateJobs(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 2 {
+			if key := named.GetItems()[i].GetIdempotencyKey(); key != "" {
+				t.Errorf("item %d of a request with an id has the key %q", i, key)
+			}
+			if key := batch.GetItems()[i].GetIdempotencyKey(); len(key) != 26 {
+				t.Errorf("item %d of a request without id has the key %q", i, key)
+			}
+		}
+	})
+}
+
 func TestCreateWhoseAnswerIsLostIsAskedForAgainUnderTheSameKey_W5(t *testing.T) {
 	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
 		var keys []string

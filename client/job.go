@@ -41,7 +41,7 @@ type Job struct {
 	Lease                    time.Duration
 	StartDeadline, Retention time.Duration
 	// IdempotencyKey makes the create safe to repeat from another process. Empty: a random one, kept over the retries of
-	// one call, if there is no ID.
+	// one call.
 	IdempotencyKey string
 }
 

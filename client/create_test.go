@@ -242,6 +242,25 @@ func TestCreateEndsWithItsContext(t *testing.T) {
 		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != 3*time.Second {
 			t.Errorf("%v after %s", err, took)
 		}
+		if errors.Is(err, client.ErrUnavailable) {
+			t.Errorf("%v is ErrUnavailable", err)
+		}
+	})
+}
+
+// The server knows the deadline too, and may be the first to say that it has passed.
+func TestDeadlineThatTheServerReportsIsThatOfTheContext(t *testing.T) {
+	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
+		s.Before(func(context.Context, clienttest.Call) error {
+			time.Sleep(time.Second)
+			return clienttest.Fail(connect.CodeDeadlineExceeded, "too late")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second+10*time.Millisecond)
+		defer cancel()
+		_, err := c.GetJob(ctx, &carillonv1.GetJobRequest{Id: "a"})
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, client.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
 	})
 }
 

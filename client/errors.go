@@ -30,8 +30,9 @@ var (
 	ErrStaleLease = fmt.Errorf("stale lease: %w", ErrFailedPrecondition)
 	// ErrOverloaded: the server sheds load; nothing was done.
 	ErrOverloaded = errors.New("overloaded")
-	// ErrUnavailable: no node could serve the call within its deadline and the retry budget. Unless Error.NotApplied says
-	// otherwise it may have been applied: repeat it with the same identity.
+	// ErrUnavailable: no node could serve the call, and what was left of its time or of the retry budget allowed no further
+	// try. A try that found no end before the deadline is context.DeadlineExceeded instead. Unless Error.NotApplied says
+	// otherwise, either may have been applied: repeat it with the same identity.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrUnauthenticated: no credentials, or ones that are not accepted.
 	ErrUnauthenticated = errors.New("unauthenticated")
@@ -39,7 +40,8 @@ var (
 	ErrPermissionDenied = errors.New("permission denied")
 )
 
-// kinds is the inverse of the server's table of errors.
+// kinds is the inverse of the server's table of errors. A deadline that passed is the context's error whoever says so first:
+// the server is told of it and may.
 var kinds = map[connect.Code]error{
 	connect.CodeInvalidArgument:    ErrInvalid,
 	connect.CodeNotFound:           ErrNotFound,
@@ -48,6 +50,7 @@ var kinds = map[connect.Code]error{
 	connect.CodeFailedPrecondition: ErrFailedPrecondition,
 	connect.CodeResourceExhausted:  ErrOverloaded,
 	connect.CodeUnavailable:        ErrUnavailable,
+	connect.CodeDeadlineExceeded:   context.DeadlineExceeded,
 	connect.CodeUnauthenticated:    ErrUnauthenticated,
 	connect.CodePermissionDenied:   ErrPermissionDenied,
 }

@@ -420,8 +420,27 @@ func (m *modelTest) setState(t *rapid.T, j *modelJob, s storagev1.JobState) {
 	}
 }
 
+// live says whether an execution of the job has not ended.
+func (m *modelTest) live(j *modelJob) bool {
+	for _, e := range m.executions {
+		if e.id.JobID == j.id && e.id.Incarnation == j.inc && slices.Contains([]string{"ready", "leased", "retrying"}, e.state) {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *modelTest) pause(t *rapid.T) {
 	j := m.anyJob(t, "active")
+	if j.oneShot && !j.waiting && !m.live(j) {
+		r := m.apply(&storagev1.Command{UpdateJob: &storagev1.UpdateJob{
+			Tenant: "t", JobId: j.id, Fields: []string{"state"}, State: storagev1.JobState_JOB_STATE_PAUSED,
+		}})
+		if r.Refusal == nil || r.Refusal.Code != FailedPrecondition {
+			t.Fatalf("pause of the ended one-shot %s: %+v", j.id, r.Refusal)
+		}
+		return
+	}
 	j.state = "paused"
 	m.setState(t, j, storagev1.JobState_JOB_STATE_PAUSED)
 	// What is ready stays so until it is claimed; then it is held. Either way it cannot be leased.

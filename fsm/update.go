@@ -138,6 +138,12 @@ func (u *update) template() *storagev1.Template {
 	return u.j.Template
 }
 
+// mayLive says whether an execution of the job is alive, or may be: the search is bounded.
+func (u *update) mayLive() bool {
+	keys, complete := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, 1)
+	return len(keys) > 0 || !complete
+}
+
 // check refuses what cannot be done, before anything is changed.
 func (u *update) check() *Refusal {
 	j, c := u.j, u.c
@@ -148,6 +154,8 @@ func (u *update) check() *Refusal {
 			return refuseField("state", "a job can be made active or paused")
 		case j.State == storagev1.JobState_JOB_STATE_FINISHED && c.State == storagev1.JobState_JOB_STATE_PAUSED:
 			return &Refusal{Code: FailedPrecondition, Field: "state", Message: "the job is finished"}
+		case fired && c.State == storagev1.JobState_JOB_STATE_PAUSED && !u.mayLive():
+			return &Refusal{Code: FailedPrecondition, Field: "state", Message: "the one-shot has ended"}
 		}
 	}
 	if fired && (u.has("schedule") || u.hasTemplate()) {

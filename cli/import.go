@@ -251,10 +251,10 @@ func (im *importing) send(ctx context.Context, batch []importLine) error {
 			return ctx.Err()
 		case errors.Is(err, errTooManyBad):
 			return err
+		case len(left) < len(batch) && (err == nil || isTemporary(err)):
+			since = time.Now()
 		case err != nil && (!isTemporary(err) || time.Since(since) > timeout):
 			return fmt.Errorf("import lines %d to %d: %w", batch[0].number, batch[len(batch)-1].number, err)
-		case len(left) < len(batch):
-			since = time.Now()
 		}
 		batch = left
 		if len(batch) > 0 {

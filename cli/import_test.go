@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +20,7 @@ import (
 	"github.com/carillon-scheduler/carillon/client"
 	"github.com/carillon-scheduler/carillon/client/clienttest"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+	"github.com/carillon-scheduler/carillon/proto/carillon/v1/carillonv1connect"
 )
 
 // lines is a file of n jobs, every other one without id.
@@ -95,6 +99,51 @@ func TestImportSendsAgainWhatIsShedForAsLongAsThereIsProgress(t *testing.T) {
 		got := session(t.Context(), server, []string{"jobs", "import", "-"}, strings.NewReader(lines(10)))
 		if !strings.Contains(got, "accepted  10\n") || strings.Contains(got, "exit") {
 			t.Errorf("the import says %s", got)
+		}
+	})
+}
+
+// slowIntake takes 6 s for a batch. Of its first it takes nothing, of its second the first half.
+type slowIntake struct {
+	carillonv1connect.UnimplementedJobServiceHandler
+	calls int
+}
+
+func (s *slowIntake) BatchCreateJobs(
+	_ context.Context, req *connect.Request[carillonv1.BatchCreateJobsRequest],
+) (*connect.Response[carillonv1.BatchCreateJobsResponse], error) {
+	time.Sleep(6 * time.Second)
+	s.calls++
+	res := new(carillonv1.BatchCreateJobsResponse)
+	for i := range req.Msg.GetItems() {
+		result := new(carillonv1.BatchCreateJobsResult)
+		if s.calls == 1 || s.calls == 2 && i >= len(req.Msg.GetItems())/2 {
+			full := &carillonv1.ItemError{Code: "resource_exhausted", Message: "full"}
+			result.Result = &carillonv1.BatchCreateJobsResult_Error{Error: full}
+		} else {
+			result.Result = &carillonv1.BatchCreateJobsResult_Receipt{Receipt: &carillonv1.JobReceipt{Id: "a"}}
+		}
+		res.Results = append(res.Results, result)
+	}
+	return connect.NewResponse(res), nil
+}
+
+// Do serves a request in the caller's goroutine.
+func (s *slowIntake) Do(req *http.Request) (*http.Response, error) {
+	_, handler := carillonv1connect.NewJobServiceHandler(s)
+	out := httptest.NewRecorder()
+	handler.ServeHTTP(out, req.Clone(req.Context()))
+	return out.Result(), nil
+}
+
+// The timeout is for what makes no progress: a batch that got part through as it passed has made some.
+func TestImportGoesOnAfterABatchThatGotPartThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out, err bytes.Buffer
+		p := &program{stdin: strings.NewReader(lines(10)), stdout: &out, stderr: &err, transport: new(slowIntake)}
+		code := p.run(t.Context(), []string{"carillon", "jobs", "import", "-", "--timeout", "10s"})
+		if want := "accepted  10\nbad       0\n"; code != 0 || out.String() != want {
+			t.Errorf("exit %d, the import says %s%s", code, out.String(), err.String())
 		}
 	})
 }

@@ -47,8 +47,6 @@ type Backend interface {
 	// ends; it goes on in the background then, and the same id asks again.
 	RunTask(ctx context.Context, id string, kind storagev1.TaskKind, filter *storagev1.Filter) (TaskProgress, error)
 
-	// QueueDepths is what the dispatchers of this node hold ready, by queue.
-	QueueDepths() map[string]QueueDepth
 	// Cluster describes the cluster as this node sees it.
 	Cluster(ctx context.Context) (ClusterStatus, error)
 	// NowMS is the node's disciplined clock.

@@ -286,8 +286,6 @@ func (b *fakeBackend) RunTask(ctx context.Context, id string, kind storagev1.Tas
 	return sum, nil
 }
 
-func (b *fakeBackend) QueueDepths() map[string]QueueDepth { return nil }
-
 func (b *fakeBackend) Cluster(context.Context) (ClusterStatus, error) { return b.cluster, nil }
 
 // memoryState is a shard's rows.

@@ -24,6 +24,7 @@ type Metrics interface {
 type call struct {
 	http.ResponseWriter
 	writeErr error
+	written  int
 	// body is where the request's message comes from.
 	body intake
 	// maxDelivery is how long writing a part of the answer may take.
@@ -90,6 +91,7 @@ func (c *call) Write(b []byte) (int, error) {
 		}
 	}
 	n, err := c.ResponseWriter.Write(b)
+	c.written += n
 	if err != nil {
 		c.writeErr = err
 	}

@@ -16,6 +16,8 @@ const (
 	maxSilence = 20 * time.Second
 	// maxDelivery bounds how long one write of a larger answer takes: 32 MiB need half a megabyte a second.
 	maxDelivery = time.Minute
+	// bufferedBytes of an answer stay in net/http's buffer until its handler returns.
+	bufferedBytes = 2 << 10
 )
 
 var errNoRoom = &Overloaded{Reason: "the node works on as much as it can hold", RetryAfter: time.Second}

@@ -132,8 +132,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.others.ServeHTTP(c, r)
 	}
-	// A small answer stands in a buffer until this returns: of a caller that is gone only the context tells.
-	if c.undelivered != nil && (c.writeErr != nil || r.Context().Err() != nil) {
+	// A small answer stands in a buffer until this returns: of a caller that is gone only the context tells. One who has a
+	// large answer may be done with it by now and have closed the connection.
+	isGone := c.writeErr != nil || c.written <= bufferedBytes && r.Context().Err() != nil
+	if c.undelivered != nil && isGone {
 		c.undelivered()
 	}
 }

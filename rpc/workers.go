@@ -34,6 +34,9 @@ func (s *server) claim(ctx context.Context, req *carillonv1.ClaimRequest) (*cari
 		granted = granted[:fit]
 	}
 	payloads, err := s.payloads(ctx, granted)
+	if err == nil {
+		err = ctx.Err() // reading takes its time
+	}
 	if err != nil {
 		s.backend.Release(granted)
 		return nil, fmt.Errorf("read payloads: %w", err)

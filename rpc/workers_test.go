@@ -239,6 +239,25 @@ func TestLeasesOfVanishedCallersAreReleased(t *testing.T) {
 	}
 }
 
+// A caller that has read its whole answer may close the connection before the handler has returned; what it was given is its.
+func TestLeasesOfQuickReadersAreTheirs(t *testing.T) {
+	s := newScene(t, 1)
+	const jobs = 50 // more than a buffer holds
+	for i := range jobs {
+		s.create(&carillonv1.JobSpec{Id: fmt.Sprint(i), Schedule: in(0)})
+	}
+	s.b.pass(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	body := strings.NewReader(`{"worker":"w","queues":["default"],"max_executions":1000}`)
+	r := httptest.NewRequestWithContext(ctx, "POST", "/v1/workers/claim", body)
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	s.ServeHTTP(vanishingReader{w, cancel}, r)
+	if w.Code != 200 || w.Body.Len() <= bufferedBytes || len(s.b.released) != 0 {
+		t.Errorf("%d, %d bytes, %d released", w.Code, w.Body.Len(), len(s.b.released))
+	}
+}
+
 // vanishingReader is a caller that goes away before it has read the answer that its connection's buffer holds.
 type vanishingReader struct {
 	http.ResponseWriter

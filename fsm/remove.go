@@ -37,6 +37,9 @@ func (a *apply) deleteJob(c *storagev1.DeleteJob) Result {
 	if c.ExpectedVersion != 0 && c.ExpectedVersion != j.Version {
 		return Result{Refusal: versionRefusal(j)}
 	}
+	if a.m.stops[jobName{c.Tenant, c.JobId}].paused {
+		a.cancelHeld(c.Tenant, c.JobId, MaxBatch)
+	}
 	a.removeJob(c.Tenant, c.JobId, j, true)
 	for _, hint := range c.Hints {
 		if _, e := readHint(a.s, hint); e != nil && e.Tenant == c.Tenant && e.JobId == c.JobId && e.Incarnation <= j.Incarnation {
@@ -46,6 +49,20 @@ func (a *apply) deleteJob(c *storagev1.DeleteJob) Result {
 	answer := answerOf(j, nil)
 	a.putRecord(methodDelete, c.Tenant, c.JobId, c.IdempotencyKey, &storagev1.IdempotencyRecord{Hash: c.Hash, Job: answer})
 	return Result{Job: answer}
+}
+
+// cancelHeld cancels up to limit executions that a job's pause holds. Unlike others of a deleted job nothing would touch
+// them again, and the leader's hints may be older than the newest.
+func (a *apply) cancelHeld(tenant, jobID string, limit int) {
+	prefix := namedKey(KindHeld, tenant, jobID)
+	rows, _ := rowsFrom(a.s, prefix, PrefixEnd(prefix), limit)
+	for _, row := range rows {
+		id, ok := parseIdentKey(row.key, KindHeld)
+		if !ok {
+			panic(corrupt(row.key))
+		}
+		a.cancel(row.key, decodeNamed(row.key, row.value, &id), "")
+	}
 }
 
 // removeJob makes a job's row a tombstone and takes its timer out of the index. mark leaves a marker that its live

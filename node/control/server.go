@@ -130,7 +130,7 @@ func awaitReady(ctx context.Context, server *etcdserver.EtcdServer) error {
 		case <-server.StopNotify():
 			return errors.New("it stopped before it was ready")
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("wait until it leads; if it never does, its log is damaged and its directory has to be restored: %w", ctx.Err())
 		case <-elect.C:
 			if err := electSelf(ctx, server); err != nil {
 				return err

@@ -50,7 +50,7 @@ func DefaultConfig() Config {
 		Listen:          "127.0.0.1:7070",
 		Shards:          16,
 		CacheBytes:      128 << 20,
-		MemTableBytes:   64 << 20,
+		MemTableBytes:   48 << 20,
 		RowCacheBytes:   64 << 20,
 		MaxPayloadBytes: 256 << 10,
 		ClockStepLimit:  500 * time.Millisecond,

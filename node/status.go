@@ -8,15 +8,6 @@ import (
 	"github.com/carillon-scheduler/carillon/store"
 )
 
-// QueueDepths is what this node's dispatcher knows to be ready, by queue.
-func (n *Node) QueueDepths() map[string]rpc.QueueDepth {
-	depths := map[string]rpc.QueueDepth{}
-	for queue, d := range n.dispatcher.Stats().Queues {
-		depths[queue] = rpc.QueueDepth{Ready: int64(d.Ready), OldestNominalMS: d.OldestNominalMS}
-	}
-	return depths
-}
-
 // Cluster describes the cluster as this node sees it.
 func (n *Node) Cluster(context.Context) (rpc.ClusterStatus, error) {
 	ident := n.dir.Ident()

@@ -88,12 +88,6 @@ type TaskProgress struct {
 	Finished bool
 }
 
-// QueueDepth describes what waits in a queue.
-type QueueDepth struct {
-	Ready           int64
-	OldestNominalMS int64
-}
-
 // ClusterStatus describes nodes and shards.
 type ClusterStatus struct {
 	ClusterID string

@@ -32,7 +32,7 @@ type Options struct {
 
 const (
 	defaultCacheBytes    = 128 << 20
-	defaultMemTableBytes = 64 << 20
+	defaultMemTableBytes = 48 << 20
 	// minMemTableBytes is what Pebble itself starts with.
 	minMemTableBytes = 64 << 10
 	maxMemTableBytes = 1 << 30

@@ -48,3 +48,49 @@ func TestLeasesThatAnotherCallOfTheClaimHasAreNotGivenBack(t *testing.T) {
 		}
 	}
 }
+
+// TestACallCannotGiveBackWhatAnotherHas: a call that cannot deliver its leases gives them back, unless another call of
+// the claim has been handed them, whether it waited along or came later.
+func TestACallCannotGiveBackWhatAnotherHas(t *testing.T) {
+	for name, c := range map[string]struct {
+		joins, retries bool
+		released       int
+	}{
+		"alone":         {released: 1},
+		"waited along":  {joins: true},
+		"retried later": {retries: true},
+	} {
+		m := newModel(t, 1)
+		req := PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"q"}, Max: 1, Wait: time.Minute}
+		m.d.mu.Lock()
+		p, err := m.d.enter(&req, 0)
+		if err == nil && c.joins {
+			p, err = m.d.enter(&req, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.sh.addLease("c", 1)
+		m.d.credit(p, 0, []*storagev1.Execution{{Tenant: "t", JobId: "a", ClaimId: "c", Fencing: 1}})
+		m.d.mu.Unlock()
+		got, err := m.d.wait(t.Context(), p, time.Minute)
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%s: %v, %v", name, got, err)
+		}
+		if c.retries {
+			m.d.mu.Lock()
+			m.d.share("c")
+			m.d.mu.Unlock()
+		}
+		m.d.Release(got)
+		if n := len(m.sh.releases); n != c.released {
+			t.Errorf("%s: %d leases given back, want %d", name, n, c.released)
+		}
+		m.d.mu.Lock()
+		m.sh.endLease("c", 1)
+		if len(m.sh.shared) != 0 {
+			t.Errorf("%s: the claim is remembered beyond its leases", name)
+		}
+		m.d.mu.Unlock()
+	}
+}

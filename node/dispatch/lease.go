@@ -27,6 +27,15 @@ func (d *Dispatcher) leasesOf(claimID string) (list []held) {
 	return list
 }
 
+// share notes that another call of the claim is handed its leases: none of them can give back what the others have. Locked.
+func (d *Dispatcher) share(claimID string) {
+	for _, sh := range d.led {
+		if len(sh.claims[claimID]) > 0 {
+			sh.shared[claimID] = struct{}{}
+		}
+	}
+}
+
 // readLeases reads the executions of a claim's leases as they stand now; those that ended meanwhile are left out.
 func (d *Dispatcher) readLeases(claimID string, list []held) (leases []*storagev1.Execution, err error) {
 	for _, h := range list {
@@ -79,7 +88,7 @@ func (d *Dispatcher) adopt(sh *shard, rows Rows) error {
 }
 
 // Release gives leases back that could not be delivered: the attempts do not count and the executions are ready again. It
-// returns at once; what cannot be given back ends by its deadline.
+// returns at once; what cannot be given back ends by its deadline, as do leases that a retry of their claim has been handed.
 func (d *Dispatcher) Release(leases []*storagev1.Execution) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,6 +102,9 @@ func (d *Dispatcher) release(leases []*storagev1.Execution) {
 		sh := d.shards[d.host.ShardOf(e.Tenant, e.JobId)]
 		if sh == nil || len(sh.releases) >= releaseLimit {
 			d.counts.ReleasesDropped++
+			continue
+		}
+		if _, shared := sh.shared[e.ClaimId]; shared {
 			continue
 		}
 		sh.endLease(e.ClaimId, e.Fencing)

@@ -50,6 +50,8 @@ type poll struct {
 	// waiters are the calls that wait, or have been handed the leases: retries of one claim wait together. With none left
 	// the leases are given back.
 	waiters int
+	// joined: there has been more than one. Fixed once done is closed.
+	joined bool
 	// closing: takes no more than what is reserved. settled: done is closed.
 	closing, settled bool
 	done             chan struct{}
@@ -79,6 +81,7 @@ func (d *Dispatcher) Poll(ctx context.Context, req PollRequest) ([]*storagev1.Ex
 	d.mu.Lock()
 	if d.polls[req.ClaimID] == nil {
 		if held := d.leasesOf(req.ClaimID); len(held) > 0 {
+			d.share(req.ClaimID)
 			d.mu.Unlock()
 			leases, err := d.readLeases(req.ClaimID, held)
 			if err != nil || len(leases) > 0 {
@@ -107,6 +110,7 @@ func (d *Dispatcher) enter(req *PollRequest, nowMS int64) (*poll, error) {
 			return nil, ErrClaimInUse
 		}
 		p.waiters++
+		p.joined = true
 		return p, nil
 	}
 	if len(d.polls) >= d.cfg.MaxPolls {
@@ -178,6 +182,11 @@ func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration) ([]*
 func (d *Dispatcher) handOver(ctx context.Context, p *poll) ([]*storagev1.Execution, error) {
 	if ctx.Err() != nil {
 		return nil, d.leave(ctx, p)
+	}
+	if p.joined {
+		d.mu.Lock()
+		d.share(p.req.ClaimID)
+		d.mu.Unlock()
 	}
 	return p.got, nil
 }

@@ -30,6 +30,8 @@ type shard struct {
 
 	// claims are the fencing numbers of live leases by claim id, ascending.
 	claims map[string][]uint64
+	// shared are those of them whose leases more than one call has been handed.
+	shared map[string]struct{}
 	leases int
 	// loadingLeases holds the leases that end while takeover reads them; nil afterwards.
 	loadingLeases map[uint64]struct{}
@@ -55,7 +57,7 @@ func newShard(id uint32, term uint64, nowMS, horizonMS int64) *shard {
 			wheel: wheel.New[*queue](nowMS), next: math.MaxInt64,
 			loadedUntil: nowMS + horizonMS, reloadAt: math.MaxInt64, loading: true,
 		},
-		queues: map[string]*shardQueue{}, claims: map[string][]uint64{}, loadingLeases: map[uint64]struct{}{},
+		queues: map[string]*shardQueue{}, claims: map[string][]uint64{}, shared: map[string]struct{}{}, loadingLeases: map[uint64]struct{}{},
 	}
 }
 
@@ -85,6 +87,7 @@ func (sh *shard) endLease(claimID string, fencing uint64) {
 	sh.leases--
 	if len(list) == 1 {
 		delete(sh.claims, claimID)
+		delete(sh.shared, claimID)
 		return
 	}
 	sh.claims[claimID] = slices.Delete(list, at, at+1)

@@ -16,7 +16,7 @@ import (
 type Options struct {
 	// CacheBytes is Pebble's block cache, 128 MiB by default. It may use twice MemTableBytes more while memtables are small.
 	CacheBytes int64
-	// MemTableBytes is the size of one memtable, 48 MiB by default: log rows shall die before they are flushed. Up to four
+	// MemTableBytes is the size of one memtable, 48 MiB by default: log rows shall die before they are flushed. Up to three
 	// of them may wait for their flush.
 	MemTableBytes uint64
 	// FS is the file system; the default is the machine's, watched for writes that hang.

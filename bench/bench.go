@@ -137,7 +137,7 @@ var workloads = []*workload{
 		run: runLateness, headline: byLateness},
 	{name: "burst", about: "jobs due within one second: how fast they drain, in what order, what others feel", n: 200_000,
 		span: time.Second, run: runBurst, headline: byRate},
-	{name: "peak", about: "ten times the --rate for ten seconds: sheds, and recovers", rate: 5000,
+	{name: "peak", about: "ten times the --rate for ten seconds: sheds, and recovers", rate: 16_667,
 		run: runPeak, headline: byRecovery},
 	{name: "store", about: "jobs far in the future: memory, disk, restart after a crash", n: 10_000_000,
 		run: runStore, headline: byRestart},

@@ -21,8 +21,9 @@ const (
 )
 
 const (
-	peakCallers = 32
-	peakItems   = 200
+	// peakCallers with peakItems each have more under way than the server lets wait.
+	peakCallers = 192
+	peakItems   = 1000
 	// peakDelay is from when a job is to be offered until it is due.
 	peakDelay = 2 * time.Second
 	// unsentAfter is how late a batch may be offered; a later one is counted as unsent instead.

@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,8 +21,11 @@ import (
 	"github.com/carillon-scheduler/carillon/proto/carillon/v1/carillonv1connect"
 )
 
-// binary is the real thing, built once for all tests.
-var binary string
+// binary is the real thing, built once for all tests. steppedBinary is the same whose wall clock is off by the milliseconds
+// in the file stepFile of its working directory: see node/clock.
+var binary, steppedBinary string
+
+const stepFile = "clock-step"
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -39,12 +44,17 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "carillon")
-	build := exec.Command("go", "build", "-o", binary, "..")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "build carillon:", err)
-		return 1
+	binary, steppedBinary = filepath.Join(dir, "carillon"), filepath.Join(dir, "carillon-stepped")
+	for _, args := range [][]string{
+		{"build", "-o", binary, ".."},
+		{"build", "-o", steppedBinary, "-ldflags", "-X github.com/carillon-scheduler/carillon/node/clock.stepFile=" + stepFile, ".."},
+	} {
+		build := exec.Command("go", args...)
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "build carillon:", err)
+			return 1
+		}
 	}
 	return m.Run()
 }
@@ -55,9 +65,11 @@ type server struct {
 	dir  string
 	args []string
 	addr string
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the process has ended
-	log  *logTail
+	// clockDir, if set, is where the file is that steps its clock.
+	clockDir string
+	cmd      *exec.Cmd
+	done     chan struct{} // closed when the process has ended
+	log      *logTail
 
 	http *http.Client
 }
@@ -74,6 +86,16 @@ func startServer(t *testing.T, dir string, args ...string) *server {
 	return s
 }
 
+// step moves its wall clock away from this machine's.
+func (s *server) step(by time.Duration) {
+	s.t.Helper()
+	name := filepath.Join(s.clockDir, stepFile)
+	text := []byte(strconv.FormatInt(by.Milliseconds(), 10))
+	if err := errors.Join(os.WriteFile(name+".new", text, 0o600), os.Rename(name+".new", name)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // start runs the process and waits until it is ready.
 func (s *server) start() {
 	s.t.Helper()
@@ -87,6 +109,9 @@ func (s *server) launch() {
 	s.t.Helper()
 	s.log = &logTail{}
 	s.cmd = exec.Command(binary, append([]string{"serve", "--data", s.dir, "--listen", s.addr}, s.args...)...)
+	if s.clockDir != "" {
+		s.cmd.Path, s.cmd.Dir = steppedBinary, s.clockDir
+	}
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {

@@ -16,7 +16,7 @@ import (
 
 var _ rpc.Backend = (*Node)(nil)
 
-// retryAfter is what a caller is told to wait when a queue is full or a leader is missing.
+// retryAfter is what a caller is told to wait when a leader is missing.
 const retryAfter = 100 * time.Millisecond
 
 // Shards returns the shards of the cluster, in order.
@@ -129,7 +129,7 @@ func backendError(err error) error {
 	case errors.Is(err, replica.ErrAmbiguous):
 		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter, Ambiguous: true}
 	case errors.Is(err, replica.ErrOverloaded):
-		return &rpc.Overloaded{Reason: err.Error(), RetryAfter: retryAfter}
+		return &rpc.Overloaded{Reason: err.Error(), RetryAfter: shedRetryAfter}
 	case errors.Is(err, replica.ErrStopped):
 		return &rpc.Unavailable{Reason: "the node is stopping", RetryAfter: time.Second}
 	case errors.Is(err, replica.ErrTooLarge):

@@ -191,6 +191,7 @@ func (c collector) collectReplicas(out chan<- prometheus.Metric) {
 	counter(out, "carillon_raft_bytes_total", "Bytes of log entries proposed.", float64(n.BytesProposed))
 	counter(out, "carillon_raft_turns_total", "Turns of the replicas' loop.", float64(n.Turns))
 	counter(out, "carillon_raft_syncs_total", "Turns that waited for a sync.", float64(n.Syncs))
+	counter(out, "carillon_raft_shed_total", "Commands refused because their shard's queue was full, or too long for new work.", float64(n.Shed))
 	counter(out, "carillon_raft_refused_total", "Commands refused before they were proposed.", float64(n.Refused))
 	counter(out, "carillon_raft_ambiguous_total", "Commands whose outcome was lost with a leadership.", float64(n.Ambiguous))
 }

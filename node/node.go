@@ -231,6 +231,7 @@ func (n *Node) assemble() error {
 			LogBytes:    loneLogBytes,
 			Logger:      n.logger,
 			Hooks:       n.metrics.hooks(),
+			Patience:    patience,
 		},
 		Now: n.guard.Now, Keeper: n.keeper, Listener: listener{n}, StopTimeout: n.cfg.ShutdownTimeout / 3,
 	}, n.engine, replicas)

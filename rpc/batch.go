@@ -9,12 +9,19 @@ import (
 )
 
 const (
-	// maxChunkBytes bounds a chunk of a batch, so that no log entry becomes huge; a single larger item goes alone.
-	maxChunkBytes = 512 << 10
+	// maxChunkBytes bounds a chunk of a batch, so that the log's turns stay short; a single larger item goes alone.
+	maxChunkBytes = 64 << 10
 	// maxProposals bounds how many chunks of one call are under way at once, and how many of them at one shard.
 	maxProposals         = 64
 	maxProposalsPerShard = 8
 )
+
+// place is where an item of a batch goes: items of several priorities are not put together, because an overloaded shard
+// refuses by priority.
+type place struct {
+	shard    uint32
+	priority uint32
+}
 
 // chunk is a part of a batch that goes to one shard as one command.
 type chunk struct {
@@ -23,27 +30,27 @@ type chunk struct {
 	items []int
 }
 
-// chunks groups n items by shard, each chunk of at most fsm.MaxBatch items and about maxChunkBytes. place says where an
-// item goes and how many bytes it has; ok false leaves it out. The order of one shard's items is kept.
-func chunks(n int, place func(i int) (shard uint32, size int, ok bool)) []*chunk {
+// chunks groups n items by place, each chunk of at most fsm.MaxBatch items and about maxChunkBytes. at says where an item
+// goes and how many bytes it has; ok false leaves it out. The order of one place's items is kept.
+func chunks(n int, at func(i int) (to place, size int, ok bool)) []*chunk {
 	type open struct {
 		chunk *chunk
 		bytes int
 	}
 	var all []*chunk
-	current := map[uint32]*open{}
+	current := map[place]*open{}
 	for i := range n {
-		shard, size, ok := place(i)
+		to, size, ok := at(i)
 		if !ok {
 			continue
 		}
-		o := current[shard]
+		o := current[to]
 		if o == nil {
 			o = &open{}
-			current[shard] = o
+			current[to] = o
 		}
 		if o.chunk == nil || len(o.chunk.items) == fsm.MaxBatch || o.bytes+size > maxChunkBytes {
-			o.chunk, o.bytes = &chunk{shard: shard}, 0
+			o.chunk, o.bytes = &chunk{shard: to.shard}, 0
 			all = append(all, o.chunk)
 		}
 		o.chunk.items = append(o.chunk.items, i)

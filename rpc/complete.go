@@ -141,7 +141,7 @@ func (s *server) proposeCompletions(ctx context.Context, all []completion) {
 
 // proposeOnce proposes each completion once and returns those that need a hint.
 func (s *server) proposeOnce(ctx context.Context, pending []*completion) (moved []*completion) {
-	parts := chunks(len(pending), func(i int) (uint32, int, bool) { return pending[i].shard, pending[i].cmd.SizeVT(), true })
+	parts := chunks(len(pending), func(i int) (place, int, bool) { return place{shard: pending[i].shard}, pending[i].cmd.SizeVT(), true })
 	call := callOf(ctx)
 	s.proposeChunks(ctx, parts, func(c *chunk) *storagev1.Command {
 		cmd := call.command()
@@ -168,7 +168,7 @@ func (s *server) proposeOnce(ctx context.Context, pending []*completion) (moved 
 // addHints finds the executions and returns the completions that can be tried again. What cannot be found has gone with
 // its retention, or never was.
 func (s *server) addHints(ctx context.Context, moved []*completion) (again []*completion) {
-	parts := chunks(len(moved), func(i int) (uint32, int, bool) { return moved[i].shard, 0, true })
+	parts := chunks(len(moved), func(i int) (place, int, bool) { return place{shard: moved[i].shard}, 0, true })
 	for _, part := range parts {
 		ids := make([]string, len(part.items))
 		for k, i := range part.items {

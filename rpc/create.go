@@ -46,14 +46,16 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 			results[i].Result = &carillonv1.BatchCreateJobsResult_Error{Error: itemError(err)}
 		}
 	}
-	all := chunks(len(creates), func(i int) (uint32, int, bool) {
+	all := chunks(len(creates), func(i int) (place, int, bool) {
 		c := creates[i]
 		if c == nil {
-			return 0, 0, false
+			return place{}, 0, false
 		}
-		return s.backend.ShardOf(c.Tenant, c.JobId), c.SizeVT(), true
+		return place{s.backend.ShardOf(c.Tenant, c.JobId), c.Template.GetPriority()}, c.SizeVT(), true
 	})
 	call := callOf(ctx)
+	var lastErr error
+	var lastItem *carillonv1.ItemError
 	s.proposeChunks(ctx, all, func(c *chunk) *storagev1.Command {
 		cmd := call.command()
 		items := make([]*storagev1.CreateJob, len(c.items))
@@ -67,7 +69,10 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 			err = refusalError(item.Refusal)
 		}
 		if err != nil {
-			results[i].Result = &carillonv1.BatchCreateJobsResult_Error{Error: itemError(err)}
+			if err != lastErr { // a chunk's items share theirs: an overloaded server refuses cheaply
+				lastErr, lastItem = err, itemError(err)
+			}
+			results[i].Result = &carillonv1.BatchCreateJobsResult_Error{Error: lastItem}
 			return
 		}
 		results[i].Result = &carillonv1.BatchCreateJobsResult_Receipt{Receipt: receiptOf(creates[i], &item)}

@@ -166,7 +166,7 @@ func TestChunksAreBounded(t *testing.T) {
 	}
 	sizes[500] = maxChunkBytes + 1
 	seen, last := map[int]bool{}, map[uint32]int{}
-	for _, c := range chunks(len(sizes), func(i int) (uint32, int, bool) { return shards[i], sizes[i], i%10 != 0 }) {
+	for _, c := range chunks(len(sizes), func(i int) (place, int, bool) { return place{shard: shards[i]}, sizes[i], i%10 != 0 }) {
 		total := 0
 		for _, i := range c.items {
 			if i%10 == 0 || shards[i] != c.shard || seen[i] || i < last[c.shard] {

@@ -109,7 +109,7 @@ func (s *server) deadLettersByID(ctx context.Context, kind storagev1.TaskKind, i
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	parts := chunks(len(ids), func(i int) (uint32, int, bool) { return shards[i], len(ids[i]), true })
+	parts := chunks(len(ids), func(i int) (place, int, bool) { return place{shard: shards[i]}, len(ids[i]), true })
 	call := callOf(ctx)
 	done, errs := make([]bool, len(ids)), make([]error, len(ids))
 	s.proposeChunks(ctx, parts, func(c *chunk) *storagev1.Command {

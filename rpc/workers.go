@@ -108,9 +108,9 @@ func (s *server) payloads(ctx context.Context, executions []*storagev1.Execution
 			out[i] = &payload
 		}
 	}
-	blobs := chunks(len(executions), func(i int) (uint32, int, bool) {
+	blobs := chunks(len(executions), func(i int) (place, int, bool) {
 		e := executions[i]
-		return s.backend.ShardOf(e.Tenant, e.JobId), 0, out[i] == nil
+		return place{shard: s.backend.ShardOf(e.Tenant, e.JobId)}, 0, out[i] == nil
 	})
 	for _, c := range blobs {
 		err := s.backend.View(ctx, c.shard, false, func(r fsm.Reader) error {
@@ -210,11 +210,11 @@ func (s *server) heartbeat(ctx context.Context, req *carillonv1.HeartbeatRequest
 		}
 		beats[i], shards[i] = beat, h.shard
 	}
-	all := chunks(len(beats), func(i int) (uint32, int, bool) {
+	all := chunks(len(beats), func(i int) (place, int, bool) {
 		if beats[i] == nil {
-			return 0, 0, false
+			return place{}, 0, false
 		}
-		return shards[i], beats[i].SizeVT(), true
+		return place{shard: shards[i]}, beats[i].SizeVT(), true
 	})
 	call := callOf(ctx)
 	s.proposeChunks(ctx, all, func(c *chunk) *storagev1.Command {

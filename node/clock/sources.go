@@ -10,6 +10,14 @@ type Sources interface {
 	Boot() int64
 }
 
+// SystemSources are this machine's clocks.
+func SystemSources() Sources {
+	if stepFile != "" {
+		return stepped{systemSources()}
+	}
+	return systemSources()
+}
+
 // monotonic stands in for a boot clock where there is none. It may not count sleep: a suspension then looks like a step
 // forward, which is held and then believed.
 type monotonic struct{ start time.Time }

@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SystemSources are this machine's clocks.
-func SystemSources() Sources {
+func systemSources() Sources {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
 		return newMonotonic() // some sandboxes have no boot clock

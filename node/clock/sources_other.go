@@ -2,5 +2,4 @@
 
 package clock
 
-// SystemSources are this machine's clocks.
-func SystemSources() Sources { return newMonotonic() }
+func systemSources() Sources { return newMonotonic() }

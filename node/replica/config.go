@@ -17,6 +17,12 @@ const (
 	// maxEntryCommands and maxEntryBytes cap what is put together into one entry.
 	maxEntryCommands = 512
 	maxEntryBytes    = 256 << 10
+	// freshTurnBytes is about how much new work all shards together take in with one turn: 10 to 20 ms of it on the machine
+	// of docs/performance.md, so that claims and completions never wait long for a turn to end. Where there have been none
+	// for quietMS it is freshOnlyTurnBytes: larger entries cost less.
+	freshTurnBytes     = 256 << 10
+	freshOnlyTurnBytes = 1 << 20
+	quietMS            = 1000
 	// MaxCommandBytes is the size of the largest single command: a payload of 1 MiB and what comes with it. One above
 	// maxEntryBytes has an entry to itself.
 	MaxCommandBytes = 1<<20 + 64<<10
@@ -51,7 +57,11 @@ type Config struct {
 	// Cache holds recently written rows of all shards; nil: none.
 	Cache *store.Cache
 
-	// QueueCommands and QueueBytes bound the commands of one shard that wait for an entry, StoreQueueBytes those of all.
+	// Patience tells new work from what accepted work needs: 0 is the latter, which goes first. A positive duration is new
+	// work, which is refused as overloaded if the new work before it has waited for longer. nil: nothing is new work.
+	Patience func(*storagev1.Command) time.Duration
+	// QueueCommands and QueueBytes bound the commands of one shard that wait for an entry, new and accepted work by
+	// themselves; StoreQueueBytes those of all shards.
 	QueueCommands   int
 	QueueBytes      int
 	StoreQueueBytes int
@@ -108,6 +118,13 @@ func setDefault[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
+}
+
+func (c *Config) patience(cmd *storagev1.Command) time.Duration {
+	if c.Patience == nil {
+		return 0
+	}
+	return c.Patience(cmd)
 }
 
 // Validate names the field that is wrong.

@@ -29,6 +29,12 @@ type Core struct {
 	out      Turn
 	readSeq  uint64
 	stopping bool
+	// nowMS is the stamp of the last turn.
+	nowMS int64
+	// acceptedMS is the stamp of the last turn that found accepted work waiting.
+	acceptedMS int64
+	// freshShare is how many bytes of new work a shard's entry may take in this turn.
+	freshShare int
 	// queuedBytes is the size of the commands in all queues.
 	queuedBytes int
 	counters    Counters
@@ -107,11 +113,14 @@ type Event struct {
 
 // Counters only grow.
 type Counters struct {
-	Turns, Syncs                          uint64
-	EntriesProposed, CommandsProposed     uint64
-	EntriesApplied, CommandsApplied       uint64
-	BytesProposed, TruncatedBytes         uint64
-	Refused, Ambiguous, LeadershipsGained uint64
+	Turns, Syncs                      uint64
+	EntriesProposed, CommandsProposed uint64
+	EntriesApplied, CommandsApplied   uint64
+	BytesProposed, TruncatedBytes     uint64
+	Ambiguous, LeadershipsGained      uint64
+	// Refused commands were not proposed; those of them that were Shed had no room in a queue, or would have waited too
+	// long.
+	Refused, Shed uint64
 }
 
 type unsynced struct {
@@ -160,6 +169,10 @@ func (c *Core) Propose(p Proposal) {
 		}
 		p.Encoded = encoded
 	}
+	patience, room := c.cfg.patience(p.Command), c.cfg.StoreQueueBytes-c.queuedBytes
+	if patience > 0 {
+		room -= c.cfg.StoreQueueBytes / reservedPart
+	}
 	switch {
 	case r == nil:
 		c.refuse(p, ErrNoReplica)
@@ -169,10 +182,10 @@ func (c *Core) Propose(p Proposal) {
 		c.refuse(p, ErrTooLarge)
 	case !r.leads():
 		c.refuse(p, r.notLeader())
-	case r.queue.full(c.cfg, len(p.Encoded)) || c.queuedBytes+len(p.Encoded) > c.cfg.StoreQueueBytes:
+	case len(p.Encoded) > room || !r.queue.push(p, patience, &c.cfg, c.nowMS):
+		c.counters.Shed++
 		c.refuse(p, ErrOverloaded)
 	default:
-		r.queue.push(p)
 		c.queuedBytes += len(p.Encoded)
 		c.touch(r)
 	}
@@ -320,10 +333,12 @@ func (c *Core) touch(r *replica) {
 func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 	defer recoverStorageError(&err)
 	c.seq++
+	c.nowMS = stampMS
 	c.counters.Turns++
 	work := c.dirty
 	c.dirty, c.worked = c.worked[:0], work
 	slices.SortFunc(work, byShard)
+	c.shareTurn(work)
 	w := &write{batch: c.engine.NewBatch(), stampMS: stampMS}
 	if c.cfg.Faults != (Faults{}) {
 		w.apart = c.engine.NewBatch()
@@ -345,6 +360,24 @@ func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 	turn, c.out = c.out, Turn{}
 	turn.Seq, turn.Wait, turn.More = c.seq, wait, len(c.dirty) > 0
 	return turn, nil
+}
+
+// shareTurn divides what a turn takes of new work among the shards that have some.
+func (c *Core) shareTurn(work []*replica) {
+	shards := 0
+	for _, r := range work {
+		if len(r.queue.accepted.waiting) > 0 {
+			c.acceptedMS = c.nowMS
+		}
+		if len(r.queue.fresh.waiting) > 0 {
+			shards++
+		}
+	}
+	bytes := freshTurnBytes
+	if c.nowMS-c.acceptedMS > quietMS {
+		bytes = freshOnlyTurnBytes
+	}
+	c.freshShare = bytes / max(1, shards)
 }
 
 // recoverStorageError turns the engine's error that raft panicked with back into an error.

@@ -10,8 +10,8 @@ var (
 	// ErrAmbiguous: the command was proposed, and leadership or process ended before its result was known. It may have
 	// been applied or not; the caller retries with the same identity.
 	ErrAmbiguous = errors.New("outcome unknown: leadership ended while the command was in flight")
-	// ErrOverloaded: the shard's queue is full. Nothing happened.
-	ErrOverloaded = errors.New("shard's queue is full")
+	// ErrOverloaded: the shard's queue is full, or too long for new work of this priority. Nothing happened.
+	ErrOverloaded = errors.New("shard is overloaded: its queue is full, or too long for new work of this priority")
 	// ErrTooLarge: the command is above MaxCommandBytes. Nothing happened.
 	ErrTooLarge = errors.New("command is too large")
 	// ErrNoReplica: this store has no replica of the shard. Nothing happened.

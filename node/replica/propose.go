@@ -8,44 +8,6 @@ import (
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
-// queue holds the commands of a shard that wait for an entry, in order.
-type queue struct {
-	waiting []Proposal
-	bytes   int
-}
-
-func (q *queue) full(cfg Config, size int) bool {
-	return len(q.waiting) >= cfg.QueueCommands || q.bytes+size > cfg.QueueBytes
-}
-
-func (q *queue) push(p Proposal) {
-	q.waiting = append(q.waiting, p)
-	q.bytes += len(p.Encoded)
-}
-
-// next is what the next entry takes: as much as fits, but at least one command. bytes is the size of its encodings.
-func (q *queue) next() (batch []Proposal, bytes int) {
-	n := 0
-	for n < len(q.waiting) && n < maxEntryCommands {
-		size := len(q.waiting[n].Encoded)
-		if n > 0 && bytes+size > maxEntryBytes {
-			break
-		}
-		bytes += size
-		n++
-	}
-	return q.waiting[:n:n], bytes
-}
-
-// drop removes the first n commands.
-func (q *queue) drop(n, bytes int) {
-	q.waiting = q.waiting[n:]
-	q.bytes -= bytes
-	if len(q.waiting) == 0 {
-		q.waiting = nil
-	}
-}
-
 // flight is the entry of this leadership that is proposed and not yet applied; there is at most one. It keeps the
 // commands decoded, so that the leader need not decode its own entry.
 type flight struct {
@@ -60,6 +22,7 @@ type flight struct {
 // proposeNext proposes the shard's next entry, unless one is in flight: first the leadership's own, then, once it is
 // established, what waits in the queue.
 func (c *Core) proposeNext(r *replica, stampMS int64) {
+	r.queue.fresh.stamp(stampMS)
 	if r.flight != nil || r.transferTicks > 0 || c.stopping {
 		return
 	}
@@ -67,13 +30,14 @@ func (c *Core) proposeNext(r *replica, stampMS int64) {
 		c.proposeLeaderStart(r, stampMS)
 		return
 	}
-	if !r.lead.established || len(r.queue.waiting) == 0 {
+	if !r.lead.established || r.queue.len() == 0 {
 		return
 	}
-	batch, bytes := r.queue.next()
+	cut := r.queue.next(c.freshShare)
+	batch := r.queue.proposals(cut)
 	f := &flight{term: r.lead.term, proposals: batch}
 	f.entry = &storagev1.Entry{Term: f.term, StampMs: stampMS, Commands: make([]*storagev1.Command, len(batch))}
-	data := appendEntryHead(make([]byte, 0, bytes+len(batch)*4+32), f.term, stampMS)
+	data := appendEntryHead(make([]byte, 0, cut.bytes()+len(batch)*4+32), f.term, stampMS)
 	for i, p := range batch {
 		f.entry.Commands[i] = p.Command
 		data = appendEntryCommand(data, p.Encoded)
@@ -84,8 +48,8 @@ func (c *Core) proposeNext(r *replica, stampMS int64) {
 	for i := range batch {
 		batch[i].Encoded = nil
 	}
-	r.queue.drop(len(batch), bytes)
-	c.queuedBytes -= bytes
+	r.queue.drop(cut)
+	c.queuedBytes -= cut.bytes()
 	c.countEntry(len(batch), len(data))
 }
 
@@ -157,10 +121,12 @@ func (c *Core) failFlight(r *replica) {
 
 // refuseQueue answers the callers of commands that were never proposed.
 func (c *Core) refuseQueue(r *replica, err error) {
-	for _, p := range r.queue.waiting {
-		c.refuse(p, err)
+	for _, l := range []lane{r.queue.accepted, r.queue.fresh} {
+		for _, p := range l.waiting {
+			c.refuse(p.Proposal, err)
+		}
+		c.queuedBytes -= l.bytes
 	}
-	c.queuedBytes -= r.queue.bytes
 	r.queue = queue{}
 }
 

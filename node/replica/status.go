@@ -31,7 +31,7 @@ func (c *Core) statusOf(r *replica) Status {
 		Shard: r.shard, ReplicaID: r.id, LeaderStore: r.stores[r.soft.Lead], Term: r.hard.term,
 		Applied: r.applied.index, Commit: max(r.hard.commit, r.applied.index),
 		LogFirst: r.log.truncated.index + 1, LogLast: r.log.last, LogBytes: r.log.bytes,
-		Queued: len(r.queue.waiting), Rows: r.rows.Counters(),
+		Queued: r.queue.len(), Rows: r.rows.Counters(),
 	}
 	if r.soft.Lead == r.id && r.soft.RaftState == raft.StateLeader {
 		s.LeaderStore = c.cfg.Store

@@ -6,7 +6,7 @@
 //   already_exists       the id or idempotency key was used with another body: IdempotencyConflict
 //   aborted              expected_version is stale: VersionConflict
 //   failed_precondition  a stale lease token, or a change that the state forbids
-//   resource_exhausted   a bounded queue is full: RetryHint
+//   resource_exhausted   a bounded queue is full, or new work would wait too long for its priority: RetryHint
 //   unavailable          no leader or no quorum, or the clock is held: RetryHint
 //   deadline_exceeded    the caller's deadline passed; the outcome is unknown, retry with the same identity
 

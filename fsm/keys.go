@@ -28,7 +28,7 @@ const (
 
 	// Not fsm's: package node/replica keeps its log, HardState, ConfState, applied index and truncated state there.
 	KindLog       = 'L'
-	KindHardState = 'H'
+	KindHardState = 'A'
 	KindConfState = 'C'
 	KindApplied   = 'P'
 	KindTruncated = 'T'

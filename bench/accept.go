@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/client"
@@ -28,7 +29,7 @@ func runAcceptOne(ctx context.Context, s *session) ([]Result, error) {
 	if _, err := s.warmUp(ctx); err != nil {
 		return nil, err
 	}
-	plain := newPlainAPI(s.base, oneProducers)
+	plain := newPlainAPI(s.bases, oneProducers)
 	defer plain.close()
 	raw, err := s.acceptOnePhase(ctx, "raw", func(ctx context.Context, c *creates, i int, req *carillonv1.CreateJobRequest) error {
 		_, err := createOne(ctx, plain, c, i, req)
@@ -37,7 +38,7 @@ func runAcceptOne(ctx context.Context, s *session) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	merging, err := client.New(s.base)
+	merging, err := client.New(strings.Join(s.bases, ","))
 	if err != nil {
 		return nil, fmt.Errorf("connect client: %w", err)
 	}

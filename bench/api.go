@@ -3,7 +3,9 @@ package bench
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -14,38 +16,35 @@ import (
 // api is one way to the server under test. Every role (producers, workers, probes) has its own, so that none waits behind
 // another's frames.
 type api struct {
-	base      string
 	transport *http.Transport
 	jobs      carillonv1connect.JobServiceClient
 	workers   carillonv1connect.WorkerServiceClient
 	cluster   carillonv1connect.ClusterServiceClient
 }
 
-// newAPI is one connection, over unencrypted HTTP/2, to a server at base, a URL or host:port. It is made on first use.
-func newAPI(base string) *api {
+// newAPI is one connection, over unencrypted HTTP/2, to each node at bases, URLs or host:port. They are made on first use,
+// and calls go to one after the other.
+func newAPI(bases []string) *api {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
 	protocols.SetHTTP2(true)
-	return newAPIOver(base, &http.Transport{
+	return newAPIOver(bases, &http.Transport{
 		Protocols: &protocols,
 		// An answer with 1,000 leases is about 300 KiB: large frames save a system call each 16 KiB.
 		HTTP2: &http.HTTP2Config{MaxReadFrameSize: 1 << 20},
 	})
 }
 
-// newPlainAPI is up to connections kept-alive connections over HTTP/1.1, which is what a Connect client with Go's default
+// newPlainAPI is up to connections kept-alive connections a node over HTTP/1.1, which is what a Connect client with Go's default
 // transport uses. A single small call costs a tenth less CPU than over HTTP/2.
-func newPlainAPI(base string, connections int) *api {
-	return newAPIOver(base, &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections})
+func newPlainAPI(bases []string, connections int) *api {
+	return newAPIOver(bases, &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections})
 }
 
-func newAPIOver(base string, transport *http.Transport) *api {
-	if !strings.Contains(base, "://") {
-		base = "http://" + base
-	}
-	base = strings.TrimSuffix(base, "/")
+func newAPIOver(bases []string, transport *http.Transport) *api {
 	transport.DisableCompression = true
-	httpClient := &http.Client{Transport: transport}
+	base := bases[0]
+	httpClient := &http.Client{Transport: newRotation(transport, bases)}
 	options := []connect.ClientOption{
 		connect.WithCodec(vtCodec{}),
 		// Random payloads over loopback: compressing them measures gzip.
@@ -53,12 +52,58 @@ func newAPIOver(base string, transport *http.Transport) *api {
 		connect.WithReadMaxBytes(64 << 20),
 	}
 	return &api{
-		base:      base,
 		transport: transport,
 		jobs:      carillonv1connect.NewJobServiceClient(httpClient, base, options...),
 		workers:   carillonv1connect.NewWorkerServiceClient(httpClient, base, options...),
 		cluster:   carillonv1connect.NewClusterServiceClient(httpClient, base, options...),
 	}
+}
+
+// rotation sends one request after the other to another node.
+type rotation struct {
+	next  http.RoundTripper
+	hosts []*url.URL
+	turn  atomic.Uint64
+}
+
+func newRotation(next http.RoundTripper, bases []string) http.RoundTripper {
+	if len(bases) == 1 {
+		return next
+	}
+	s := &rotation{next: next}
+	for _, base := range bases {
+		host, err := url.Parse(base)
+		if err != nil {
+			panic(fmt.Sprintf("bench: node %q: %v", base, err)) // checked by parseTargets
+		}
+		s.hosts = append(s.hosts, host)
+	}
+	return s
+}
+
+func (s *rotation) RoundTrip(req *http.Request) (*http.Response, error) {
+	host := s.hosts[s.turn.Add(1)%uint64(len(s.hosts))]
+	to := *req.URL
+	to.Scheme, to.Host = host.Scheme, host.Host
+	sent := *req
+	sent.URL, sent.Host = &to, ""
+	return s.next.RoundTrip(&sent)
+}
+
+// parseTargets reads URLs or host:port, separated by commas, as URLs.
+func parseTargets(text string) ([]string, error) {
+	var bases []string
+	for _, base := range strings.Split(text, ",") {
+		if base = strings.TrimSpace(base); !strings.Contains(base, "://") {
+			base = "http://" + base
+		}
+		u, err := url.Parse(base)
+		if err != nil || u.Host == "" {
+			return nil, fmt.Errorf("%q is not a URL or host:port", base)
+		}
+		bases = append(bases, strings.TrimSuffix(base, "/"))
+	}
+	return bases, nil
 }
 
 // close drops the connection.

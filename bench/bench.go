@@ -21,7 +21,7 @@ import (
 type Config struct {
 	// Workload is a name of Workloads, or All.
 	Workload string
-	// Nodes is how many nodes the bench starts: 1. With Target it counts those that it finds.
+	// Nodes is how many nodes the bench starts: 1, or 3 to 9 of a cluster. With Target it counts those that it finds.
 	Nodes int
 	// N is how many jobs, 1 to MaxN. With All it caps the jobs of each row.
 	N int
@@ -29,7 +29,7 @@ type Config struct {
 	Rate int
 	// For is how long jobs fall due, or how long idle looks; at most 1 h.
 	For time.Duration
-	// Target is the URL of a server that runs already; empty: a server is started and stopped.
+	// Target is the URL of a server that runs already, or of several nodes of one cluster, separated by commas; empty: a server is started and stopped.
 	Target string
 	// Binary is the carillon executable to start; empty: this process's own.
 	Binary string
@@ -71,8 +71,8 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("%s: %d is not from %d to %d", f.name, f.value, f.min, f.max)
 		}
 	}
-	if c.Nodes > 1 && c.Target == "" {
-		return fmt.Errorf("nodes: the bench starts one node; start %d and name one of them by target", c.Nodes)
+	if c.Nodes < 0 || c.Nodes == 2 || c.Nodes > 9 {
+		return fmt.Errorf("nodes: %d is not 1, or 3 to 9", c.Nodes)
 	}
 	if c.Target != "" && (c.Workload == "store" || c.Workload == All) {
 		return fmt.Errorf("target: %s kills and restarts its server, so it starts its own", c.Workload)

@@ -28,28 +28,13 @@ type server struct {
 	binary string
 	dir    string
 	addr   string
+	args   []string
 	cmd    *exec.Cmd
 	output *tail
 	reaper errgroup.Group
 	// exited is closed when the process has ended; exitErr says how.
 	exited  chan struct{}
 	exitErr error
-}
-
-// newServer prepares a data directory, to be removed by close. binary empty: this executable.
-func newServer(binary string) (*server, error) {
-	if binary == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("find own executable: %w", err)
-		}
-		binary = self
-	}
-	dir, err := os.MkdirTemp("", "carillon-bench-")
-	if err != nil {
-		return nil, fmt.Errorf("make data directory: %w", err)
-	}
-	return &server{binary: binary, dir: filepath.Join(dir, "data"), addr: "127.0.0.1:0", output: &tail{}}, nil
 }
 
 // start starts the process and returns once it says where it serves. A second start, after kill, serves on the same
@@ -60,7 +45,7 @@ func (s *server) start(ctx context.Context) error {
 		return fmt.Errorf("start server: %w", err)
 	}
 	// Not CommandContext: when ctx ends, close still stops the server in order.
-	s.cmd = exec.Command(s.binary, "serve", "--data", s.dir, "--listen", s.addr)
+	s.cmd = exec.Command(s.binary, append([]string{"serve", "--data", s.dir, "--listen", s.addr}, s.args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = s.output, s.output
 	if err := s.cmd.Start(); err != nil {
 		return fmt.Errorf("start server: %w", err)
@@ -134,11 +119,7 @@ func (s *server) kill() error {
 	return nil
 }
 
-// close stops the server in order and removes its data.
-func (s *server) close() error {
-	return errors.Join(s.stop(), os.RemoveAll(filepath.Dir(s.dir)))
-}
-
+// stop stops the server in order.
 func (s *server) stop() error {
 	if s.exited == nil {
 		return nil

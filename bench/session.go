@@ -46,13 +46,13 @@ var defaultWaits = waits{
 
 // session is one run of one workload: the server under test and the sizes to use.
 type session struct {
-	log    *slog.Logger
-	waits  waits
-	n      int
-	rate   int
-	span   time.Duration
-	server *server // nil with a target
-	base   string
+	log   *slog.Logger
+	waits waits
+	n     int
+	rate  int
+	span  time.Duration
+	fleet *fleet // nil with a target
+	bases []string
 	// producers, consumers and observers each have a connection of their own.
 	producers, consumers, observers *api
 	// print is of all jobs acknowledged in this session.
@@ -66,23 +66,22 @@ func runOnce(ctx context.Context, c Config, w *workload) (results []Result, err 
 	s := newSession(c, w)
 	ctx, cancel := context.WithTimeout(ctx, s.limit())
 	defer cancel()
-	base := c.Target
-	if base == "" {
-		if s.server, err = newServer(c.Binary); err != nil {
+	if c.Target == "" {
+		if s.fleet, err = newFleet(c.Binary, max(1, c.Nodes)); err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, s.server.close()) }()
-		if err := s.server.start(ctx); err != nil {
+		defer func() { err = errors.Join(err, s.fleet.close()) }()
+		if err := s.fleet.start(ctx); err != nil {
 			return nil, err
 		}
-		if err := s.server.ready(ctx); err != nil {
-			return nil, err
-		}
-		base = s.server.addr
+		s.bases = s.fleet.bases()
 	} else {
+		if s.bases, err = parseTargets(c.Target); err != nil {
+			return nil, fmt.Errorf("target: %w", err)
+		}
 		s.queuePrefix = "bench-" + strconv.FormatUint(rand.Uint64(), 36) + "-"
 	}
-	s.connect(base)
+	s.connect()
 	defer s.disconnect()
 	if c.Target != "" {
 		if err := s.countNodes(ctx); err != nil {
@@ -113,7 +112,7 @@ func newSession(c Config, w *workload) *session {
 	if c.N != 0 && s.rate != 0 && s.span != 0 && c.For == 0 {
 		s.span = max(time.Second, time.Duration(float64(c.N)/float64(s.rate)*float64(time.Second)))
 	}
-	s.blank = Result{Workload: w.name, Nodes: 1, Settings: settings(&c)}
+	s.blank = Result{Workload: w.name, Nodes: max(1, c.Nodes), Settings: settings(&c)}
 	return s
 }
 
@@ -122,9 +121,8 @@ func (s *session) limit() time.Duration {
 	return 10*time.Minute + 4*s.span + time.Duration(s.n)*time.Millisecond/2
 }
 
-func (s *session) connect(base string) {
-	s.producers, s.consumers, s.observers = newAPI(base), newAPI(base), newAPI(base)
-	s.base = s.producers.base
+func (s *session) connect() {
+	s.producers, s.consumers, s.observers = newAPI(s.bases), newAPI(s.bases), newAPI(s.bases)
 }
 
 func (s *session) disconnect() {
@@ -152,11 +150,11 @@ func (s *session) result(n int) Result {
 
 // usage is what the server and the bench have used so far.
 func (s *session) usage(ctx context.Context) (usage, error) {
-	pid := 0
-	if s.server != nil {
-		pid = s.server.pid()
+	var pids []int
+	if s.fleet != nil {
+		pids = s.fleet.pids()
 	}
-	return takeUsage(ctx, s.base, pid)
+	return takeUsage(ctx, s.bases, pids)
 }
 
 // plan makes a plan of n jobs of this session.

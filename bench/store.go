@@ -38,7 +38,7 @@ func runStore(ctx context.Context, s *session) ([]Result, error) {
 
 // fill creates the jobs and measures what they take.
 func (s *session) fill(ctx context.Context, r *Result) error {
-	empty, err := diskBytes(s.server.dir)
+	empty, err := diskBytes(s.fleet.dir)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *session) settled(ctx context.Context) (disk, memory int64, err error) {
 		if err := wait(ctx, s.waits.calm); err != nil {
 			return 0, 0, err
 		}
-		nowDisk, err := diskBytes(s.server.dir)
+		nowDisk, err := diskBytes(s.fleet.dir)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -109,12 +109,12 @@ func (s *session) crash(ctx context.Context, r *Result) error {
 		if err := wait(ctx, time.Until(start.Add(crashAfter))); err != nil {
 			return err
 		}
-		if err := s.server.kill(); err != nil {
+		if err := s.fleet.kill(); err != nil {
 			return err
 		}
 		s.log.Info("server is killed and starts again")
 		restarted = time.Now()
-		return s.server.start(ctx)
+		return s.fleet.restart(ctx)
 	})
 	if err != nil {
 		return fmt.Errorf("restart: %w", err)

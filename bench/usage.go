@@ -26,26 +26,48 @@ type usage struct {
 // clockTick is the unit of CPU times in /proc: USER_HZ is 100 on every platform that Go runs on.
 const clockTick = 10 * time.Millisecond
 
-// takeUsage looks at the server of process id pid, 0 if it is not ours to see, and at this process. A server elsewhere is
-// believed by its own metrics.
-func takeUsage(ctx context.Context, base string, pid int) (usage, error) {
-	u := usage{at: time.Now()}
+// takeUsage looks at the nodes at bases, of process ids pids if they are ours to see, and at this process. Nodes elsewhere are
+// believed by their own metrics. CPU and metrics are sums over the nodes, memory is that of the largest.
+func takeUsage(ctx context.Context, bases []string, pids []int) (usage, error) {
+	u := usage{at: time.Now(), metrics: samples{}}
 	var self syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
 		return u, fmt.Errorf("read own CPU time: %w", err)
 	}
 	u.ownCPU = time.Duration(self.Utime.Nano() + self.Stime.Nano())
-	var err error
-	if u.metrics, err = scrape(ctx, base); err != nil {
-		return u, err
+	var sum time.Duration
+	seen := 0
+	for i, base := range bases {
+		m, err := scrape(ctx, base)
+		if err != nil {
+			return u, err
+		}
+		for name, value := range m {
+			u.metrics[name] += value
+		}
+		pid := 0
+		if i < len(pids) {
+			pid = pids[i]
+		}
+		if cpu, rss, ok := nodeUsage(pid, m); ok {
+			seen++
+			sum += cpu
+			u.rssBytes = max(u.rssBytes, rss)
+		}
 	}
-	if cpu, rss, err := processUsage(pid); err == nil {
-		u.serverCPU, u.rssBytes = &cpu, rss
-	} else if seconds, ok := u.metrics[metricCPU]; ok {
-		cpu := time.Duration(seconds * float64(time.Second))
-		u.serverCPU, u.rssBytes = &cpu, int64(u.metrics[metricRSS])
+	if seen == len(bases) {
+		u.serverCPU = &sum
 	}
 	return u, nil
+}
+
+// nodeUsage is CPU and memory of a node, as /proc shows it or else as it says itself.
+func nodeUsage(pid int, m samples) (cpu time.Duration, rss int64, ok bool) {
+	if cpu, rss, err := processUsage(pid); err == nil {
+		return cpu, rss, true
+	}
+	seconds, ok := m[metricCPU]
+	return time.Duration(seconds * float64(time.Second)), int64(m[metricRSS]), ok
 }
 
 // processUsage reads CPU time and resident memory of a process from /proc.

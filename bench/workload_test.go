@@ -171,7 +171,7 @@ func TestConfigNamesTheWrongField(t *testing.T) {
 		{Config{Workload: "none"}, "workload: "},
 		{Config{Workload: "due", N: -1}, "n: -1"},
 		{Config{Workload: "due", For: 2 * time.Hour}, "for: "},
-		{Config{Workload: "due", Nodes: 3}, "nodes: "},
+		{Config{Workload: "due", Nodes: 2}, "nodes: "},
 		{Config{Workload: "store", Target: "http://x"}, "target: "},
 	} {
 		if err := tc.c.Validate(); err == nil || !strings.HasPrefix(err.Error(), tc.says) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,11 +24,15 @@ const (
 	idleTimeout       = 5 * time.Minute
 )
 
-// web is the node's one port: the API, health and metrics.
+// web is the node's one port: the API, health and metrics. It answers from the start: until the node can serve it says what
+// is waited for.
 type web struct {
 	listener net.Listener
 	server   *http.Server
 	logger   *slog.Logger
+	// handler is nil until the node can serve; waiting says why it cannot.
+	handler atomic.Pointer[http.Handler]
+	waiting atomic.Pointer[string]
 }
 
 // listen binds addr, so that a port in use is an error before anything else is started.
@@ -63,13 +68,44 @@ func unpublish(dir string) error {
 	return nil
 }
 
+// open lets calls through to handler from now on.
+func (w *web) open(handler http.Handler) { w.handler.Store(&handler) }
+
+// waitFor says what the start waits for.
+func (w *web) waitFor(reason string) { w.waiting.Store(&reason) }
+
+// ServeHTTP lets nothing through before the node can serve.
+func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	if handler := w.handler.Load(); handler != nil {
+		(*handler).ServeHTTP(rw, r)
+		return
+	}
+	reason := "starting"
+	if waiting := w.waiting.Load(); waiting != nil {
+		reason += ": " + *waiting
+	}
+	switch r.URL.Path {
+	case "/healthz":
+		writeHealth(rw, nil)
+	case "/readyz":
+		writeHealth(rw, []string{reason})
+	default:
+		// In the form of Connect's and REST's errors; gRPC goes by the status.
+		rw.Header().Set("Content-Type", "application/json")
+		rw.Header().Set("Retry-After", "1")
+		rw.WriteHeader(http.StatusServiceUnavailable)
+		// An error here is the caller's connection, which is gone.
+		_ = json.NewEncoder(rw).Encode(map[string]string{"code": "unavailable", "message": "the node is " + reason})
+	}
+}
+
 // serve answers until ctx ends, then lets calls under way finish for at most grace.
-func (w *web) serve(ctx context.Context, handler http.Handler, grace time.Duration) error {
+func (w *web) serve(ctx context.Context, grace time.Duration) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	w.server = &http.Server{
-		Handler:           handler,
+		Handler:           w,
 		Protocols:         protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 256 << 10},
 		ReadHeaderTimeout: readHeaderTimeout,

@@ -3,6 +3,7 @@ package node
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,5 +32,28 @@ func TestPathsReachTheAPIAsTheyAre(t *testing.T) {
 		if code := ask(http.MethodGet, path); code != want || got != "nothing" {
 			t.Errorf("%s: %d, want %d; the API got %s", path, code, want, got)
 		}
+	}
+}
+
+// Before the node can serve, the port answers: alive, not ready and why, and calls may be repeated.
+func TestAStartingNodeSaysWhatItWaitsFor(t *testing.T) {
+	front := &web{}
+	ask := func(path string) (int, string) {
+		w := httptest.NewRecorder()
+		front.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w.Code, w.Body.String()
+	}
+	if code, _ := ask("/healthz"); code != http.StatusOK {
+		t.Errorf("healthz: %d", code)
+	}
+	front.waitFor("n3 at c:1 does not answer")
+	for _, path := range []string{"/readyz", "/v1/jobs", "/metrics"} {
+		if code, body := ask(path); code != http.StatusServiceUnavailable || !strings.Contains(body, "n3 at c:1 does not answer") {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	front.open(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	if code, _ := ask("/v1/jobs"); code != http.StatusTeapot {
+		t.Errorf("once it serves: %d", code)
 	}
 }

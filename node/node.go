@@ -70,14 +70,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	n := &Node{cfg: cfg, logger: cfg.Logger, started: time.Now()}
 	defer func() { err = errors.Join(err, n.close()) }()
-	if err := n.open(ctx); err != nil {
-		return err
-	}
-	return n.run(ctx)
-}
-
-// open brings up everything that run needs: nothing is served before it returns.
-func (n *Node) open(ctx context.Context) (err error) {
 	if n.web, err = listen(n.cfg.Listen, n.logger); err != nil {
 		return err
 	}
@@ -87,6 +79,25 @@ func (n *Node) open(ctx context.Context) (err error) {
 	if err := unpublish(n.cfg.DataDir); err != nil {
 		return err
 	}
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+	front := new(errgroup.Group)
+	front.Go(func() error {
+		defer stopServing()
+		return n.web.serve(serving, n.cfg.ShutdownTimeout/2)
+	})
+	if err := n.open(serving); err != nil {
+		stopServing()
+		if ctx.Err() != nil {
+			err = nil // a stop during the start is a stop
+		}
+		return errors.Join(err, front.Wait())
+	}
+	return n.run(serving, stopServing, front)
+}
+
+// open brings up everything that run needs. Until it is done callers are told to wait.
+func (n *Node) open(ctx context.Context) (err error) {
 	n.metrics = newMetrics()
 	opening, openCtx := errgroup.WithContext(ctx)
 	opening.Go(func() error { return n.openControl(openCtx) })
@@ -266,10 +277,11 @@ func (n *Node) loadReplicas() (replicas []replica.ReplicaState, lastStampMS int6
 	return replicas, lastStampMS, nil
 }
 
-// run serves until ctx ends. The order of the end is the reverse of the start: first no new calls, then no new entries.
-func (n *Node) run(ctx context.Context) error {
+// run serves until serving ends. The order of the end is the reverse of the start: first no new calls, which is when front
+// is done, then no new entries.
+func (n *Node) run(serving context.Context, stopServing func(), front *errgroup.Group) error {
 	registry := n.metrics.register(n)
-	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	background, stopBackground := context.WithCancel(context.WithoutCancel(serving))
 	defer stopBackground()
 	group, groupCtx := errgroup.WithContext(background)
 	for _, part := range []struct {
@@ -297,8 +309,6 @@ func (n *Node) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	serving, stopServing := context.WithCancel(ctx)
-	defer stopServing()
 	stop := context.AfterFunc(groupCtx, stopServing) // a part that failed ends the node
 	defer stop()
 	// Long polls end at once, so that the calls under way can finish in time.
@@ -306,7 +316,8 @@ func (n *Node) run(ctx context.Context) error {
 	defer stopPolls()
 	n.logger.Info("serving", "address", n.web.listener.Addr().String(), "data", filepath.Clean(n.cfg.DataDir),
 		"shards", len(n.slots.shards), "version", Version)
-	err := n.web.serve(serving, routes(n.api, registry, n.notReady), n.cfg.ShutdownTimeout/2)
+	n.web.open(routes(n.api, registry, n.notReady))
+	err := front.Wait()
 	stopBackground()
 	err = errors.Join(err, group.Wait())
 	n.logger.Info("stopped")

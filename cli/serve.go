@@ -12,7 +12,7 @@ import (
 
 func (p *program) serveCommand() *cli.Command {
 	d := node.DefaultConfig()
-	memory, clock := "memory:", "clock:"
+	memory, clock, cluster := "memory:", "clock:", "cluster:"
 	return &cli.Command{
 		Name: "serve", Usage: "run a node",
 		Description: "It serves Connect, gRPC, gRPC-web and REST on one port, and keeps everything in the data directory, " +
@@ -25,7 +25,18 @@ func (p *program) serveCommand() *cli.Command {
 				Name: "listen", Value: d.Listen, EnvVars: []string{"CARILLON_LISTEN"},
 				Usage: "`ADDRESS` to serve at, host:port; port 0 takes a free one",
 			},
-			&cli.StringFlag{Name: "name", Value: d.Name, Usage: "`NAME` of the node"},
+			&cli.StringFlag{Name: "name", Value: d.Name, EnvVars: []string{"CARILLON_NAME"}, Usage: "`NAME` of the node"},
+			&cli.StringFlag{
+				Name: "peers", Category: cluster, EnvVars: []string{"CARILLON_PEERS"},
+				Usage: "the `NODES` that form the cluster, the same on each: n1=host:port,n2=host:port,n3=host:port",
+			},
+			&cli.StringSliceFlag{
+				Name: "join", Category: cluster, Usage: "`ADDRESS` of a node of the cluster to join; repeatable",
+			},
+			&cli.StringFlag{
+				Name: "cluster-secret-file", Category: cluster, EnvVars: []string{"CARILLON_CLUSTER_SECRET_FILE"},
+				Usage: "`FILE` with the secret that makes a node one of the cluster",
+			},
 			&cli.BoolFlag{Name: "insecure", Usage: "allow an address that other machines reach: there is no authentication"},
 			&cli.StringSliceFlag{Name: "cors-origin", Usage: "`ORIGIN` that may call from a browser; repeatable"},
 			&cli.IntFlag{Name: "shards", Value: d.Shards, Usage: "`NUMBER` of shards; taken at the first start only"},
@@ -67,6 +78,14 @@ func (p *program) serveCommand() *cli.Command {
 func (p *program) nodeConfig(c *cli.Context) (node.Config, error) {
 	config := node.DefaultConfig()
 	config.DataDir, config.Listen, config.Name = c.String("data"), c.String("listen"), c.String("name")
+	if text := c.String("peers"); text != "" {
+		peers, err := node.ParsePeers(text)
+		if err != nil {
+			return config, usage(c, "--peers: %s", err)
+		}
+		config.Peers = peers
+	}
+	config.Join, config.ClusterSecretFile = c.StringSlice("join"), c.String("cluster-secret-file")
 	config.Insecure, config.CORSOrigins = c.Bool("insecure"), c.StringSlice("cors-origin")
 	config.Shards, config.MaxPayloadBytes = c.Int("shards"), c.Int("max-payload-bytes")
 	config.CacheBytes, config.MemTableBytes = c.Int64("cache-bytes"), c.Int64("memtable-bytes")

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -19,6 +20,14 @@ type Config struct {
 	Name string
 	// Listen is host:port of the API. Port 0 takes a free one; the address taken is written to DataDir/address.
 	Listen string
+	// Peers are the nodes that form the cluster, this one among them; the first start with an empty directory goes by them
+	// (see docs/cluster.md). None: the node is a cluster of its own, or joins another one.
+	Peers []Peer
+	// Join are addresses of nodes of a cluster to join, for a node that is not among those that formed it; it is then reached
+	// at Listen.
+	Join []string
+	// ClusterSecretFile holds what all nodes of a cluster know and nobody else. Required with Peers or Join.
+	ClusterSecretFile string
 	// Insecure allows a Listen address that is not loopback: there is no authentication yet.
 	Insecure bool
 	// CORSOrigins may call from browsers; none by default.
@@ -81,6 +90,9 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("listen: %q is reachable from other machines and there is no authentication yet; "+
 			"listen on 127.0.0.1, or add --insecure if the network is trusted", c.Listen)
 	}
+	if err := c.validateCluster(host, port); err != nil {
+		return err
+	}
 	if c.Shards < 1 || c.Shards > 1024 {
 		return fmt.Errorf("shards: %d is not from 1 to 1024", c.Shards)
 	}
@@ -102,6 +114,59 @@ func (c *Config) Validate() error {
 		}
 	}
 	return nil
+}
+
+// clustered says that the node is to be one of several.
+func (c *Config) clustered() bool { return len(c.Peers) > 0 || len(c.Join) > 0 }
+
+// clusterAddr is where the other nodes reach this one.
+func (c *Config) clusterAddr() string {
+	for _, p := range c.Peers {
+		if p.Name == c.Name {
+			return p.Addr
+		}
+	}
+	return c.Listen
+}
+
+// validateCluster checks what concerns several nodes, of one that listens at host:port.
+func (c *Config) validateCluster(host, port string) error {
+	switch {
+	case !c.clustered() && c.ClusterSecretFile != "":
+		return fmt.Errorf("cluster-secret-file: is for nodes of a cluster; name them with --peers, or one of them with --join")
+	case !c.clustered():
+		return nil
+	case len(c.Peers) > 0 && len(c.Join) > 0:
+		return fmt.Errorf("join: is for a node that is not among --peers")
+	case c.ClusterSecretFile == "":
+		return fmt.Errorf("cluster-secret-file: must name a file that all nodes have, with a secret of at least 16 characters; " +
+			"to make one: (umask 077; openssl rand -hex 32 > cluster-secret)")
+	case strings.ContainsAny(c.Name, ",= \t"):
+		return fmt.Errorf("name: %q must be without commas, equal signs and spaces", c.Name)
+	case len(c.Peers) == 1 || len(c.Peers) == 2:
+		return fmt.Errorf("peers: %d are named; a cluster that loses a node and goes on needs at least three", len(c.Peers))
+	}
+	for _, addr := range c.Join {
+		if err := checkPeerAddr(addr); err != nil {
+			return fmt.Errorf("join: %w", err)
+		}
+	}
+	if len(c.Join) > 0 {
+		if err := checkPeerAddr(net.JoinHostPort(host, port)); err != nil {
+			return fmt.Errorf("listen: the cluster has to reach this node there: %w", err)
+		}
+		return nil
+	}
+	for _, p := range c.Peers {
+		if p.Name != c.Name {
+			continue
+		}
+		if _, peerPort, err := net.SplitHostPort(p.Addr); err != nil || peerPort != port {
+			return fmt.Errorf("listen: port %s is not that of %s in --peers, %s", port, p.Name, p.Addr)
+		}
+		return nil
+	}
+	return fmt.Errorf("name: %q is not among --peers", c.Name)
 }
 
 // isLoopback is true of addresses that only this machine reaches; a name other than localhost is not resolved.

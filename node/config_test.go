@@ -7,6 +7,17 @@ import (
 	"time"
 )
 
+// clustered is a valid first of three nodes, changed.
+func clustered(change func(*Config)) func(*Config) {
+	return func(c *Config) {
+		c.Peers = []Peer{{"n1", "127.0.0.1:7070"}, {"n2", "127.0.0.1:7071"}, {"n3", "127.0.0.1:7072"}}
+		c.ClusterSecretFile = "secret"
+		if change != nil {
+			change(c)
+		}
+	}
+}
+
 func TestConfigValidate(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -26,6 +37,18 @@ func TestConfigValidate(t *testing.T) {
 		{"most shards", func(c *Config) { c.Shards = 1024 }, ""},
 		{"too many shards", func(c *Config) { c.Shards = 1025 }, "shards:"},
 		{"payload limit", func(c *Config) { c.MaxPayloadBytes = 1<<20 + 1 }, "max-payload-bytes:"},
+		{"three peers", clustered(nil), ""},
+		{"no secret", clustered(func(c *Config) { c.ClusterSecretFile = "" }), "cluster-secret-file: must name a file"},
+		{"a secret for nobody", func(c *Config) { c.ClusterSecretFile = "f" }, "cluster-secret-file: is for nodes of a cluster"},
+		{"two peers", clustered(func(c *Config) { c.Peers = c.Peers[:2] }), "at least three"},
+		{"not among the peers", clustered(func(c *Config) { c.Name = "n9" }), "not among --peers"},
+		{"another port", clustered(func(c *Config) { c.Listen = "127.0.0.1:7071" }), "port 7071 is not that of n1"},
+		{"peers and join", clustered(func(c *Config) { c.Join = []string{"h:1"} }), "join:"},
+		{"join", clustered(func(c *Config) { c.Peers, c.Join = nil, []string{"h:1"} }), ""},
+		{"join nobody", clustered(func(c *Config) { c.Peers, c.Join = nil, []string{"h"} }), "join:"},
+		{"join and listen anywhere", clustered(func(c *Config) {
+			c.Peers, c.Join, c.Listen, c.Insecure = nil, []string{"h:1"}, ":7070", true
+		}), "the cluster has to reach this node there"},
 		{"hold", func(c *Config) { c.ClockHold = 25 * time.Hour }, "clock-hold:"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

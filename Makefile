@@ -57,7 +57,7 @@ fmt: ## format Go and proto files
 	$(TOOL) buf format -w proto/carillon
 
 gen: ## generate the Go beside the .proto files
-	$(TOOL) buf generate --template buf.gen.yaml --path proto/carillon/v1
+	$(TOOL) buf generate --template buf.gen.yaml --path proto/carillon/v1 --path proto/carillon/cluster
 	$(TOOL) buf generate --template buf.gen.storage.yaml --path proto/carillon/storage
 
 check-gen: gen ## fail if the generated code is not what the .proto files say

@@ -26,6 +26,7 @@ var arrows = map[string][]string{
 	"node/clock":                          {},
 	"node/control":                        {"proto/carillon/storage/v1"},
 	"node/dispatch":                       {"fsm", "wheel", "proto/carillon/storage/v1"},
+	"node/route":                          {"fsm", "node/dispatch", "node/replica", "rpc", "proto/carillon/storage/v1", "proto/carillon/cluster/v1", "proto/carillon/cluster/v1/clusterv1connect"},
 	"node/replica":                        {"fsm", "store", "proto/carillon/storage/v1"},
 	"rpc":                                 {"fsm", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/carillon/storage/v1"},
 	"store":                               {"fsm"},
@@ -35,6 +36,9 @@ var arrows = map[string][]string{
 	"proto/carillon/v1":                   {},
 	"proto/carillon/storage/v1":           {},
 	"proto/carillon/v1/carillonv1connect": {"proto/carillon/v1"},
+	"proto/carillon/cluster/v1":           {"proto/carillon/storage/v1"},
+
+	"proto/carillon/cluster/v1/clusterv1connect": {"proto/carillon/cluster/v1"},
 }
 
 // owners says which packages may import a third party, by import path prefix.
@@ -44,7 +48,7 @@ var owners = map[string][]string{
 	"go.etcd.io/etcd/server":        {"node/control"},
 	"go.etcd.io/raft":               {"node/replica", "node/control"},
 	"github.com/cockroachdb/pebble": {"store"},
-	"connectrpc.com":                {"rpc", "client", "client/clienttest", "bench", "cli", "proto/carillon/v1/carillonv1connect"},
+	"connectrpc.com":                {"rpc", "client", "client/clienttest", "bench", "cli", "node/route", "proto/carillon/v1/carillonv1connect", "proto/carillon/cluster/v1/clusterv1connect"},
 	"github.com/urfave/cli":         {"cli"},
 	"github.com/prometheus":         {"node"},
 }

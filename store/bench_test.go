@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/carillon-scheduler/carillon/store"
 )
@@ -195,5 +197,89 @@ func BenchmarkCacheHit(b *testing.B) {
 		if _, ok := shard.Get(keys[random.IntN(len(keys))]); !ok {
 			b.Fatal("row not found")
 		}
+	}
+}
+
+// BenchmarkImport imports a million rows of 200 bytes and installs them over as many old ones, which stand in tables, or
+// also in memtables, while another goroutine commits, synced, to another span. It reports how long the longest of those
+// commits took in the midst of an install, and the longest without one.
+func BenchmarkImport(b *testing.B) {
+	for _, inMemory := range []bool{false, true} {
+		b.Run(fmt.Sprintf("memtable=%t", inMemory), func(b *testing.B) {
+			engine := openOnDisk(b)
+			if err := engine.Install(millionRows(b, engine)); err != nil {
+				b.Fatal(err)
+			}
+			var imported, installed, calm, blocked time.Duration
+			for b.Loop() {
+				if inMemory {
+					batch := engine.NewBatch()
+					batch.Set(store.AppendKey(nil, 2, []byte("newer")), make([]byte, 200))
+					commitSynced(b, engine, batch)
+				}
+				began := time.Now()
+				im := millionRows(b, engine)
+				imported += time.Since(began)
+				calm = max(calm, slowestCommit(b, engine, 500, func() {}))
+				blocked = max(blocked, slowestCommit(b, engine, 500, func() {
+					began := time.Now()
+					if err := engine.Install(im); err != nil {
+						b.Error(err)
+					}
+					installed += time.Since(began)
+				}))
+			}
+			n := float64(b.N)
+			b.ReportMetric(n*1e6/imported.Seconds(), "rows/s")
+			b.ReportMetric(installed.Seconds()*1000/n, "ms/install")
+			b.ReportMetric(calm.Seconds()*1000, "calm-ms")
+			b.ReportMetric(blocked.Seconds()*1000, "blocked-ms")
+		})
+	}
+}
+
+// millionRows returns an import of a million rows of 200 bytes, half of each random.
+func millionRows(b *testing.B, engine store.Engine) store.Import {
+	b.Helper()
+	start, end := store.Span(2)
+	im, err := engine.NewImport(start, end)
+	if err != nil {
+		b.Fatal(err)
+	}
+	random := rand.NewChaCha8([32]byte{1})
+	key, value := store.AppendKey(nil, 2, make([]byte, 30)), make([]byte, 166)
+	for i := range uint64(1e6) {
+		binary.BigEndian.PutUint64(key[4:], i)
+		_, _ = random.Read(value[:100]) // it never fails
+		if err := im.Set(key, value); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return im
+}
+
+// slowestCommit makes n synced commits, and more until fn, which runs meanwhile, returns. It returns how long the slowest took.
+func slowestCommit(b *testing.B, engine store.Engine, n int, fn func()) (slowest time.Duration) {
+	b.Helper()
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		defer close(done)
+		fn()
+	})
+	defer group.Wait()
+	for i := 0; ; i++ {
+		select {
+		case <-done:
+			if i >= n {
+				return slowest
+			}
+		default:
+		}
+		began := time.Now()
+		batch := engine.NewBatch()
+		batch.Set(store.AppendKey(nil, 1, fmt.Append(nil, i)), make([]byte, 200))
+		commitSynced(b, engine, batch)
+		slowest = max(slowest, time.Since(began))
 	}
 }

@@ -92,6 +92,13 @@ func (c *Cache) dropRange(owner map[string]*cached, s span) {
 	}
 }
 
+// forget removes all of a shard's rows.
+func (c *Cache) forget(owner map[string]*cached) {
+	for _, e := range owner {
+		c.remove(e)
+	}
+}
+
 // holdsAny says whether a span has kinds that are cached at all: most range deletes are of history, which is not.
 func (c *Cache) holdsAny(s span) bool {
 	first, last := 0, 255

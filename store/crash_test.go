@@ -62,9 +62,42 @@ func (h *history) wait(t rapid.TB) {
 		t.Fatal(err)
 	}
 	h.mu.Lock()
-	h.durable = h.numbers[0]
+	h.durable = max(h.durable, h.numbers[0])
 	h.mu.Unlock()
 	h.waits, h.numbers = h.waits[1:], h.numbers[1:]
+}
+
+// waitAll waits for the syncs that are out.
+func (h *history) waitAll(t rapid.TB) {
+	t.Helper()
+	for len(h.waits) > 0 {
+		h.wait(t)
+	}
+}
+
+// install replaces the rows from row to rox by n others: a commit that is durable when it returns, as are those before it.
+func (h *history) install(t rapid.TB, n int, value string) {
+	t.Helper()
+	rows := map[string]string{}
+	for k, v := range h.states[len(h.states)-1] {
+		if k < "row" || k >= "rox" {
+			rows[k] = v
+		}
+	}
+	var list []string
+	for i := range n {
+		key := fmt.Sprintf("row%03d", i*2)
+		rows[key] = value
+		list = append(list, key+"="+value)
+	}
+	im := importOf(t, h.engine, "row", "rox", list...)
+	h.states = append(h.states, rows)
+	if err := h.engine.Install(im); err != nil {
+		t.Fatal(err)
+	}
+	h.mu.Lock()
+	h.durable = len(h.states) - 1
+	h.mu.Unlock()
 }
 
 func (h *history) mustSurvive() int {
@@ -139,6 +172,9 @@ func crashAtRandom(t *rapid.T, open crashable) {
 		"commit nothing, synced": func(t *rapid.T) {
 			h.commit(t, true)
 		},
+		"install": func(t *rapid.T) {
+			h.install(t, rapid.IntRange(0, 3).Draw(t, "rows"), fmt.Sprint("new", len(h.states)))
+		},
 		"wait": func(t *rapid.T) {
 			if len(h.waits) == 0 {
 				t.Skip("nothing to wait for")
@@ -151,9 +187,7 @@ func crashAtRandom(t *rapid.T, open crashable) {
 			h.judge(t, restarted, h.durable)
 		},
 	})
-	for len(h.waits) > 0 {
-		h.wait(t)
-	}
+	h.waitAll(t)
 }
 
 func TestTheMemoryTwinLosesExactlyWhatItIsToldTo(t *testing.T) {
@@ -190,37 +224,71 @@ func (c *cloneable) ReuseForWrite(oldname, newname string, category vfs.DiskWrit
 	return c.MemFS.ReuseForWrite(oldname, newname, category)
 }
 
-// TestACrashAtEveryDiskOperation takes an image of the disk before each write and sync that Pebble does, log, tables and
-// manifest alike, while commits with and without sync run and memtables rotate.
-func TestACrashAtEveryDiskOperation(t *testing.T) {
-	const seed = 7
-	type image struct {
-		fs      *vfs.MemFS
-		durable int
-		op      string
-	}
-	var (
-		mu     sync.Mutex
-		images []image
-		h      *history
-	)
+// image is what a disk would hold after a crash before op, when the history's first durable commits must survive.
+type image struct {
+	fs      *vfs.MemFS
+	durable int
+	op      string
+}
+
+// filmedDisk takes an image before each write and sync, log, tables and manifest alike, once it has a history.
+type filmedDisk struct {
+	vfs.FS
+	mu      sync.Mutex
+	images  []image
+	history *history
+}
+
+func newFilmedDisk(seed uint64) *filmedDisk {
 	rng := rand.New(rand.NewPCG(seed, seed))
 	fs := vfs.NewCrashableMem()
-	watched := errorfs.Wrap(&cloneable{fs, &mu}, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if h == nil || op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+	d := &filmedDisk{}
+	d.FS = errorfs.Wrap(&cloneable{fs, &d.mu}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.history == nil || op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
 			return nil
 		}
-		durable := h.mustSurvive()
+		durable := d.history.mustSurvive()
 		clone := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * rng.IntN(3), RNG: rng})
-		images = append(images, image{clone, durable, fmt.Sprintf("%v %s", op.Kind, op.Path)})
+		d.images = append(d.images, image{clone, durable, fmt.Sprintf("%v %s", op.Kind, op.Path)})
 		return nil
 	}))
-	engine := openPebble(t, watched, nil)
-	mu.Lock()
-	h = newHistory(engine)
-	mu.Unlock()
+	return d
+}
+
+// film begins to take images.
+func (d *filmedDisk) film(h *history) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.history = h
+}
+
+// judge opens every image; there must be at least so many.
+func (d *filmedDisk) judge(t *testing.T, atLeast int) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	tables := slices.ContainsFunc(d.images, func(i image) bool { return strings.HasSuffix(i.op, ".sst") })
+	if len(d.images) < atLeast || !tables {
+		t.Fatalf("%d disk operations seen, tables among them: %t", len(d.images), tables)
+	}
+	for _, image := range d.images {
+		restarted := openPebble(t, image.fs, nil)
+		d.history.judge(t, restarted, image.durable)
+		mustClose(t, restarted)
+		if t.Failed() {
+			t.Fatalf("the crash was before %s", image.op)
+		}
+	}
+}
+
+// TestACrashAtEveryDiskOperation crashes while commits with and without sync run and memtables rotate.
+func TestACrashAtEveryDiskOperation(t *testing.T) {
+	disk := newFilmedDisk(7)
+	engine := openPebble(t, disk, nil)
+	h := newHistory(engine)
+	disk.film(h)
 	value := strings.Repeat("x", 2_000)
 	for i := range 1_000 {
 		h.commit(t, i%3 > 0,
@@ -231,22 +299,48 @@ func TestACrashAtEveryDiskOperation(t *testing.T) {
 			h.wait(t)
 		}
 	}
-	for len(h.waits) > 0 {
-		h.wait(t)
-	}
+	h.waitAll(t)
 	mustClose(t, engine)
-	mu.Lock()
-	defer mu.Unlock()
-	tables := slices.ContainsFunc(images, func(i image) bool { return strings.HasSuffix(i.op, ".sst") })
-	if len(images) < 200 || !tables {
-		t.Fatalf("%d disk operations seen, tables among them: %t", len(images), tables)
-	}
-	for _, image := range images {
-		restarted := openPebble(t, image.fs, nil)
-		h.judge(t, restarted, image.durable)
-		mustClose(t, restarted)
-		if t.Failed() {
-			t.Fatalf("the crash was before %s", image.op)
+	disk.judge(t, 200)
+}
+
+// TestACrashAtEveryDiskOperationOfAnInstall crashes around installs: of several files and of none, over rows in memtables, in
+// tables and in both, with commits before them that nothing has synced. Before is all old rows, after is only new ones,
+// and never an install without the commits that came first.
+func TestACrashAtEveryDiskOperationOfAnInstall(t *testing.T) {
+	for _, rows := range []int{60, 0} {
+		for _, where := range []string{inMemory, onDisk, both} {
+			t.Run(fmt.Sprintf("%d rows over rows %s", rows, where), func(t *testing.T) {
+				disk := newFilmedDisk(7)
+				engine := openPebble(t, disk, nil)
+				engine.SetImportFileBytes(5_000)
+				h := newHistory(engine)
+				disk.film(h)
+				value := strings.Repeat("x", 500)
+				for round := range 3 {
+					old := func(from, to int) {
+						for i := from; i < to; i++ {
+							h.commit(t, false, randomOp{kind: "set", key: fmt.Sprintf("row%03d", i), value: fmt.Sprint("old", round)},
+								randomOp{kind: "set", key: "zz", value: fmt.Sprint(len(h.states))})
+						}
+					}
+					if where != inMemory {
+						old(0, 10)
+						for i := range 200 { // until the memtable with the rows is flushed
+							h.commit(t, i%10 == 0, randomOp{kind: "set", key: "filler", value: value + fmt.Sprint(len(h.states))})
+						}
+					}
+					if where != onDisk {
+						old(10, 20)
+					}
+					h.commit(t, false, randomOp{kind: "set", key: "zz", value: fmt.Sprint(len(h.states))})
+					h.install(t, rows, fmt.Sprint("new", round)+value)
+					h.commit(t, true, randomOp{kind: "set", key: "row05x", value: fmt.Sprint("newer", round)})
+				}
+				h.waitAll(t)
+				mustClose(t, engine)
+				disk.judge(t, 50)
+			})
 		}
 	}
 }

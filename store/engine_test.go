@@ -283,10 +283,31 @@ func TestEnginesBehaveLikeAMap(t *testing.T) {
 						t.Fatalf("get %q = %q, %t, %v; want %q, %t", k, got, ok, err, want, exists)
 					}
 				},
-				"walk": func(t *rapid.T) { compareWalk(t, engine, model) },
+				"install": func(t *rapid.T) { n = randomInstall(t, engine, model, n) },
+				"walk":    func(t *rapid.T) { compareWalk(t, engine, model) },
 			})
 		})
 	})
+}
+
+// randomInstall replaces a random span by random rows, numbered from n on.
+func randomInstall(t *rapid.T, engine store.Engine, model map[string]string, n int) int {
+	from, to := anyKey.Draw(t, "from"), anyKey.Draw(t, "to")
+	if from >= to {
+		t.Skip("an empty span")
+	}
+	maps.DeleteFunc(model, func(k, _ string) bool { return k >= from && k < to })
+	keys := rapid.SliceOfDistinct(anyKey, rapid.ID).Draw(t, "keys")
+	var rows []string
+	for _, k := range slices.Sorted(slices.Values(keys)) {
+		if k >= from && k < to {
+			n++
+			model[k] = fmt.Sprint(n)
+			rows = append(rows, k+"="+model[k])
+		}
+	}
+	install(t, engine, from, to, rows...)
+	return n
 }
 
 // compareWalk opens an iterator with random bounds, seeks and walks.

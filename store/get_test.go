@@ -65,3 +65,37 @@ func BenchmarkGetAbsent(b *testing.B) {
 		}
 	}
 }
+
+// Tables of imports have filters as well, and are of the lowest level.
+func TestAbsentRowsAreFilteredInInstalledTables(t *testing.T) {
+	p, err := OpenPebble(t.TempDir(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	im, err := p.NewImport([]byte("row"), []byte("rox"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(10_000) {
+		if err := im.Set(binary.BigEndian.AppendUint64([]byte("row"), i<<50), make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Install(im); err != nil {
+		t.Fatal(err)
+	}
+	m := p.db.Metrics()
+	if n := m.Levels[len(m.Levels)-1].TablesCount; n != 1 {
+		t.Errorf("%d tables in the lowest level", n)
+	}
+	const asked = 1000
+	for i := range uint64(asked) {
+		if _, ok, err := p.Get(binary.BigEndian.AppendUint64([]byte("row"), i<<50+1)); ok || err != nil {
+			t.Fatalf("a row that is not there: %v, %v", ok, err)
+		}
+	}
+	if filtered := p.db.Metrics().Filter.Hits - m.Filter.Hits; filtered < asked*9/10 {
+		t.Errorf("%d of %d absent rows were filtered", filtered, asked)
+	}
+}

@@ -16,11 +16,13 @@ type Memory struct {
 	synced   *node
 	unsynced []*node
 	// commits counts all commits; the image of commit n is unsynced[n-1-(commits-len(unsynced))].
-	commits uint64
-	failed  error
-	open    int
-	gets    uint64
-	iters   uint64
+	commits           uint64
+	failed            error
+	open              int
+	gets              uint64
+	iters             uint64
+	imports, installs uint64
+	replaced          replaced
 }
 
 // OpenMemory returns an empty engine.
@@ -87,7 +89,7 @@ func (m *Memory) NewSnapshot() (Snapshot, error) {
 		return nil, fmt.Errorf("open snapshot: %w", m.failed)
 	}
 	m.open++
-	return &memorySnapshot{m, m.visible}, nil
+	return &memorySnapshot{m, m.visible, m.replaced.number.Load()}, nil
 }
 
 func (m *Memory) NewBatch() Batch { return &memoryBatch{} }
@@ -137,7 +139,7 @@ func (m *Memory) sync(number uint64) error {
 func (m *Memory) Metrics() Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return Metrics{Gets: m.gets, Iters: m.iters}
+	return Metrics{Gets: m.gets, Iters: m.iters, Imports: m.imports, Installs: m.installs}
 }
 
 // Close ends the engine. Like Pebble's it reports iterators and snapshots that were left open.
@@ -175,6 +177,8 @@ func (i *memoryIter) Close() error { return i.engine.closed() }
 type memorySnapshot struct {
 	engine *Memory
 	root   *node
+	// number is how many installs there were when it was made.
+	number uint64
 }
 
 func (s *memorySnapshot) Get(key []byte) (value []byte, ok bool, err error) {
@@ -184,6 +188,9 @@ func (s *memorySnapshot) Get(key []byte) (value []byte, ok bool, err error) {
 	if s.engine.failed != nil {
 		return nil, false, fmt.Errorf("get row: %w", s.engine.failed)
 	}
+	if err := s.engine.replaced.check(s.number, key, append(bytes.Clone(key), 0)); err != nil {
+		return nil, false, fmt.Errorf("get row: %w", err)
+	}
 	value, ok = s.root.get(key)
 	return bytes.Clone(value), ok, nil
 }
@@ -191,6 +198,9 @@ func (s *memorySnapshot) Get(key []byte) (value []byte, ok bool, err error) {
 func (s *memorySnapshot) NewIter(start, end []byte) (Iterator, error) {
 	s.engine.mu.Lock()
 	defer s.engine.mu.Unlock()
+	if err := s.engine.replaced.check(s.number, start, end); err != nil {
+		return nil, fmt.Errorf("open iterator: %w", err)
+	}
 	return s.engine.newIter(s.root, start, end)
 }
 

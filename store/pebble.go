@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -24,7 +25,16 @@ type Pebble struct {
 	failure atomic.Pointer[error]
 	onFatal func(error)
 
-	gets, iters, stalls atomic.Uint64
+	gets, iters, stalls, imports, installs atomic.Uint64
+
+	// fs and importDir are where imports write their files, with importOptions, each of about importFileBytes; importFiles
+	// numbers them.
+	fs              vfs.FS
+	importDir       string
+	importOptions   sstable.WriterOptions
+	importFileBytes uint64
+	importFiles     atomic.Uint64
+	replaced        replaced
 }
 
 // OpenPebble opens or creates the engine in dir, which it locks. The error of a directory in use is ErrInUse.
@@ -32,7 +42,7 @@ func OpenPebble(dir string, options Options) (*Pebble, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
 	}
-	p := &Pebble{onFatal: options.OnFatal}
+	p := &Pebble{onFatal: options.OnFatal, importFileBytes: importFileBytes}
 	if err := p.open(dir, options.pebbleOptions(p)); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", dir, err), p.release())
 	}
@@ -56,6 +66,9 @@ func (p *Pebble) open(dir string, settings *pebble.Options) error {
 	}
 	settings.Lock = lock
 	p.held = append([]io.Closer{lock}, p.held...)
+	if err := p.openImports(dir, settings); err != nil {
+		return fmt.Errorf("remove what imports left: %w", err)
+	}
 	if p.db, err = pebble.Open(dir, settings); err != nil {
 		return err
 	}
@@ -63,6 +76,16 @@ func (p *Pebble) open(dir string, settings *pebble.Options) error {
 		return errors.Join(err, p.db.Close())
 	}
 	return nil
+}
+
+// openImports removes what a crash has left of imports, and sets how tables of imports are written: as the database's own.
+func (p *Pebble) openImports(dir string, settings *pebble.Options) error {
+	p.fs, p.importDir = settings.FS, settings.FS.PathJoin(dir, importDir)
+	complete := settings.Clone()
+	complete.EnsureDefaults()
+	lowest := len(complete.Levels) - 1
+	p.importOptions = complete.MakeWriterOptions(lowest, formatVersion.MaxTableFormat())
+	return p.fs.RemoveAll(p.importDir)
 }
 
 // release gives up what the engine holds beside its database.
@@ -123,7 +146,8 @@ func (p *Pebble) NewSnapshot() (Snapshot, error) {
 	if err := p.failed(); err != nil {
 		return nil, fmt.Errorf("open snapshot: %w", err)
 	}
-	return &pebbleSnapshot{p.db.NewSnapshot(), p}, nil
+	number := p.replaced.number.Load()
+	return &pebbleSnapshot{p.db.NewSnapshot(), p, number}, nil
 }
 
 // DiskBytes estimates how much of the disk the rows in [start, end) take; what is still in memtables is left out.
@@ -204,6 +228,8 @@ func (p *Pebble) Metrics() Metrics {
 		MemTableBytes:  m.MemTable.Size,
 		CacheBytes:     m.BlockCache.Size,
 		WriteStalls:    p.stalls.Load(),
+		Imports:        p.imports.Load(),
+		Installs:       p.installs.Load(),
 	}
 }
 
@@ -256,6 +282,8 @@ func (i *pebbleIter) Close() error {
 type pebbleSnapshot struct {
 	snapshot *pebble.Snapshot
 	engine   *Pebble
+	// number is how many installs had ended when it was made, or fewer.
+	number uint64
 }
 
 func (s *pebbleSnapshot) Get(key []byte) (value []byte, ok bool, err error) {
@@ -263,14 +291,27 @@ func (s *pebbleSnapshot) Get(key []byte) (value []byte, ok bool, err error) {
 		return nil, false, fmt.Errorf("get row: %w", err)
 	}
 	s.engine.gets.Add(1)
-	return s.engine.get(s.snapshot, key)
+	if value, ok, err = s.engine.get(s.snapshot, key); err != nil {
+		return nil, false, err
+	}
+	if err := s.engine.replaced.check(s.number, key, append(bytes.Clone(key), 0)); err != nil {
+		return nil, false, fmt.Errorf("get row: %w", err)
+	}
+	return value, ok, nil
 }
 
 func (s *pebbleSnapshot) NewIter(start, end []byte) (Iterator, error) {
 	if err := s.engine.failed(); err != nil {
 		return nil, fmt.Errorf("open iterator: %w", err)
 	}
-	return s.engine.iter(s.snapshot, start, end)
+	it, err := s.engine.iter(s.snapshot, start, end)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.engine.replaced.check(s.number, start, end); err != nil {
+		return nil, fmt.Errorf("open iterator: %w", errors.Join(err, it.Close()))
+	}
+	return it, nil
 }
 
 func (s *pebbleSnapshot) Close() error {

@@ -178,6 +178,13 @@ func (s *Shard) Committed() {
 	s.flushed = false
 }
 
+// Forget drops all that is known of the shard's rows, writes that were not flushed included: an install has replaced them.
+func (s *Shard) Forget() {
+	s.mustNotBeFlushed()
+	s.overlay.reset()
+	s.cache.forget(s.cached)
+}
+
 // Err returns the first I/O error, for good: what was computed after it must be thrown away.
 func (s *Shard) Err() error {
 	if err := s.committed.Err(); err != nil {

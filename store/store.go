@@ -21,7 +21,8 @@ type Source interface {
 	NewIter(start, end []byte) (Iterator, error)
 }
 
-// Snapshot is a Source that does not change. It holds back compaction: close it soon.
+// Snapshot is a Source that does not change. It holds back compaction: close it soon. Rows of a span that is installed after
+// the snapshot was made are lost to it: it answers ErrReplaced for them. Iterators that were opened before keep theirs.
 type Snapshot interface {
 	Source
 	Close() error
@@ -37,6 +38,13 @@ type Engine interface {
 	// Commit applies b; it is visible when Commit returns and, with sync, durable when wait returns nil. wait is nil
 	// without sync. Waits must be called in commit order, from any one goroutine. b must not be used afterwards.
 	Commit(b Batch, sync bool) (wait func() error, err error)
+	// NewImport begins to collect the rows that are to replace those in [start, end), both of which must be given.
+	NewImport(start, end []byte) (Import, error)
+	// Install replaces all rows of the import's span by the import's, in one step that is visible and durable when it
+	// returns, as is all that was committed before the call. The import may be empty. Commits of other goroutines may
+	// write other spans meanwhile and wait some milliseconds; nothing may write this one. An error of the import's own
+	// files leaves the engine as it is and the import to be aborted; any other one is final.
+	Install(Import) error
 	// Metrics returns sizes and counters, for metrics and bench.
 	Metrics() Metrics
 	Close() error
@@ -76,5 +84,7 @@ type Metrics struct {
 	CacheBytes     int64
 	// WriteStalls is how often writes were held back because flushes or compactions could not keep up.
 	WriteStalls uint64
+	// Imports that were begun, Installs that were done.
+	Imports, Installs uint64
 	// SyncNanos and TurnNanos histograms belong to node/replica.
 }

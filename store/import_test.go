@@ -236,6 +236,13 @@ func TestWhatACrashLeavesOfAnImportGoesAtTheNextOpen(t *testing.T) {
 	engine := openPebble(t, fs, nil)
 	engine.SetImportFileBytes(1)
 	oldRows(t, engine, inMemory)
+	wait, err := engine.Commit(engine.NewBatch(), true)
+	if err == nil {
+		err = wait()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	before := contents(t, engine, nil, nil)
 	im := importOf(t, engine, "b", "c", "b1=new", "b2=new")
 	crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})

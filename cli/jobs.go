@@ -34,7 +34,7 @@ func (p *program) jobsCommand() *cli.Command {
 				Name: "list", Usage: "list jobs",
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "queue", Usage: "only of this `QUEUE`"},
-					&cli.StringFlag{Name: "state", Usage: "only in this `STATE`: active, paused, completed or deleted"},
+					&cli.StringFlag{Name: "state", Usage: "only in this `STATE`: active, paused, exhausted or deleted"},
 					&cli.StringFlag{Name: "prefix", Usage: "only whose id starts with `PREFIX`"},
 					&cli.StringSliceFlag{Name: "label", Usage: "only with this `KEY=VALUE`, or KEY; repeatable"},
 					limitFlag(),

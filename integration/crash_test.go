@@ -319,7 +319,7 @@ func (l *crashLoad) drain(t *testing.T, limit time.Duration) {
 		}
 		await(t, limit, "recurring job "+id+" has had its runs", func() bool {
 			res, err := try(l.s.jobs().GetJob, &carillonv1.GetJobRequest{Id: id, Tenant: job.receipt.GetTenant()})
-			return err == nil && res.GetJob().GetState() == carillonv1.JobState_JOB_STATE_COMPLETED
+			return err == nil && res.GetJob().GetState() == carillonv1.JobState_JOB_STATE_EXHAUSTED
 		})
 	}
 	await(t, limit, "every execution has ended", func() bool {

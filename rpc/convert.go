@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -89,21 +90,24 @@ func jobOf(view *fsm.JobView) *carillonv1.Job {
 // jobOfResult is the job that an update or delete answered.
 func jobOfResult(ref jobRef, result *fsm.Result) *carillonv1.Job { return jobOfRow(ref, result.Job) }
 
-// jobOfRow shows a job's row, its template included.
+// jobOfRow shows a job's row, its template included. Of a one-shot that has fired the template is gone from the row, but
+// not where its execution went: queue, priority and fairness key.
 func jobOfRow(ref jobRef, j *storagev1.Job) *carillonv1.Job {
 	t := j.GetTemplate()
 	out := &carillonv1.Job{
-		Id: ref.id, Tenant: ref.tenant, Queue: t.GetQueue(), Schedule: scheduleOf(j.Schedule), CatchUp: carillonv1.CatchUp(j.CatchUp),
+		Id: ref.id, Tenant: ref.tenant, Queue: cmp.Or(t.GetQueue(), j.Queue), Schedule: scheduleOf(j.Schedule), CatchUp: carillonv1.CatchUp(j.CatchUp),
 		CatchUpWindow: optionalDuration(j.CatchUpWindowMs), ContentType: t.GetContentType(), PayloadRef: t.GetPayloadRef(),
-		Labels: mapOf(j.Labels), Headers: mapOf(t.GetHeaders()), FairnessKey: t.GetFairnessKey(), Retry: retryOf(t.GetRetry()),
+		Labels: mapOf(j.Labels), Headers: mapOf(t.GetHeaders()), FairnessKey: cmp.Or(t.GetFairnessKey(), j.FairnessKey), Retry: retryOf(t.GetRetry()),
 		Lease: optionalDuration(t.GetLeaseMs()), StartDeadline: optionalDuration(t.GetStartDeadlineMs()),
 		Retention: optionalDuration(t.GetRetentionMs()), Version: j.Version, Incarnation: j.Incarnation,
 		State: jobStates[j.State], CreateTime: timeOf(j.CreatedMs), UpdateTime: timeOf(max(j.CreatedMs, j.UpdatedMs)),
 		NextTime: optionalTime(j.NextMs), Runs: j.Runs, PauseReason: j.PauseReason,
 	}
-	if t != nil {
-		priority := t.Priority
-		out.Priority = &priority
+	switch {
+	case t != nil:
+		out.Priority = &t.Priority
+	case j.Queue != "":
+		out.Priority = &j.Priority
 	}
 	return out
 }
@@ -113,7 +117,7 @@ var jobStates = map[storagev1.JobState]carillonv1.JobState{
 	storagev1.JobState_JOB_STATE_ACTIVE:   carillonv1.JobState_JOB_STATE_ACTIVE,
 	storagev1.JobState_JOB_STATE_PAUSED:   carillonv1.JobState_JOB_STATE_PAUSED,
 	storagev1.JobState_JOB_STATE_DELETED:  carillonv1.JobState_JOB_STATE_DELETED,
-	storagev1.JobState_JOB_STATE_FINISHED: carillonv1.JobState_JOB_STATE_COMPLETED,
+	storagev1.JobState_JOB_STATE_FINISHED: carillonv1.JobState_JOB_STATE_EXHAUSTED,
 }
 
 // executionOf is an execution as the API shows it. The states, kinds and outcomes of records and API have the same

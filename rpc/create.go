@@ -20,7 +20,7 @@ func (s *server) createJob(ctx context.Context, req *carillonv1.CreateJobRequest
 		return nil, err
 	}
 	if refusal := items[0].Refusal; refusal != nil {
-		return nil, refusalError(refusal)
+		return nil, s.createConflict(ctx, create, refusal)
 	}
 	r := receiptOf(create, &items[0])
 	return &carillonv1.CreateJobResponse{
@@ -66,7 +66,11 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 		return cmd
 	}, func(i int, item fsm.Item, err error) {
 		if err == nil && item.Refusal != nil {
-			err = refusalError(item.Refusal)
+			refusal := item.Refusal
+			if onlyIdentityDiffers(refusal) {
+				refusal = existsFromAnother(creates[i].JobId)
+			}
+			err = refusalError(refusal)
 		}
 		if err != nil {
 			if err != lastErr { // a chunk's items share theirs: an overloaded server refuses cheaply

@@ -1,9 +1,11 @@
 package rpc
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +38,60 @@ func TestW5RetriedCreate(t *testing.T) {
 	_, err = s.createJob(t.Context(), req("other"))
 	if got := conflictFields(t, err); !slices.Equal(got, []string{"queue"}) {
 		t.Errorf("the conflict names %v", got)
+	}
+}
+
+// A one-shot that has fired is compared where its template stands by then; the key is never what differs.
+func TestConflictWithAFiredJobNamesWhatDiffers(t *testing.T) {
+	s := newScene(t, 4)
+	create := func(spec *carillonv1.JobSpec) error {
+		_, err := s.createJob(t.Context(), &carillonv1.CreateJobRequest{Job: spec, IdempotencyKey: "another"})
+		return err
+	}
+	large := bytes.Repeat([]byte("x"), 8<<10) // stands in a row of its own
+	s.create(&carillonv1.JobSpec{Id: "a", Queue: "q", Schedule: in(0), Payload: large})
+	s.create(&carillonv1.JobSpec{Id: "b", Schedule: in(0), Retention: durationpb.New(time.Hour)})
+	s.b.pass(1)
+	for state := range 2 { // ready, then ended
+		for _, c := range []struct {
+			spec *carillonv1.JobSpec
+			want []string
+		}{
+			{&carillonv1.JobSpec{Id: "a", Queue: "q", Schedule: in(0), Payload: large[1:]}, []string{"payload"}},
+			{&carillonv1.JobSpec{Id: "a", Queue: "other", Schedule: in(0), Payload: large}, []string{"queue"}},
+			{&carillonv1.JobSpec{Id: "b", Schedule: in(0), Retention: durationpb.New(2 * time.Hour)}, []string{"retention"}},
+			{&carillonv1.JobSpec{Id: "b", Schedule: in(0), Lease: durationpb.New(time.Minute)}, []string{"lease", "retention"}},
+		} {
+			if got := conflictFields(t, create(c.spec)); !slices.Equal(got, c.want) {
+				t.Errorf("state %d, %v: the conflict names %v, want %v", state, c.spec, got, c.want)
+			}
+		}
+		for _, lease := range must(s.claim(t.Context(), &carillonv1.ClaimRequest{
+			Worker: "w", Queues: []string{"q", defaultName}, MaxExecutions: 10,
+		})).Leases {
+			must(s.finish(lease, &carillonv1.Succeeded{}))
+		}
+	}
+	batch := must(s.batchCreateJobs(t.Context(), &carillonv1.BatchCreateJobsRequest{Items: []*carillonv1.CreateJobRequest{
+		{Job: &carillonv1.JobSpec{Id: "a", Queue: "other", Schedule: in(0), Payload: large}},
+	}}))
+	if e := batch.Results[0].GetError(); e.GetCode() != "already_exists" || e.GetField() != "" {
+		t.Errorf("in a batch: %v", e)
+	}
+}
+
+// Where nothing is left to compare, the conflict names no field and says why.
+func TestConflictWithAChangedJobSaysSo(t *testing.T) {
+	s := newScene(t, 1)
+	first := &carillonv1.JobSpec{Id: "a", Schedule: &carillonv1.Schedule{When: &carillonv1.Schedule_At{At: timeOf(startMS + 60_000)}}}
+	s.create(first)
+	queue := "new"
+	must(s.updateJob(t.Context(), &carillonv1.UpdateJobRequest{Id: "a", Job: &carillonv1.JobPatch{Queue: &queue}}))
+	second := proto.CloneOf(first)
+	second.Queue = queue
+	_, err := s.createJob(t.Context(), &carillonv1.CreateJobRequest{Job: second})
+	if got := conflictFields(t, err); got != nil || !strings.Contains(answered(err).Error(), "was changed since") {
+		t.Errorf("%v, naming %v", err, got)
 	}
 }
 

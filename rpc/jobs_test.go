@@ -67,6 +67,24 @@ func TestI3Keys(t *testing.T) {
 	}
 }
 
+// A job whose occurrence has fired is listed as exhausted, with what says where its execution waits.
+func TestExhaustedJobsAreListedWithTheirQueue(t *testing.T) {
+	s := newScene(t, 2)
+	s.create(&carillonv1.JobSpec{Id: "a", Queue: "mail", FairnessKey: "f", Priority: new(uint32(9)), Schedule: in(0)})
+	s.b.pass(1)
+	res := must(s.listJobs(t.Context(), &carillonv1.ListJobsRequest{State: carillonv1.JobState_JOB_STATE_EXHAUSTED}))
+	if len(res.Jobs) != 1 {
+		t.Fatalf("listed: %v", res.Jobs)
+	}
+	if j := res.Jobs[0]; j.Queue != "mail" || j.FairnessKey != "f" || j.GetPriority() != 9 {
+		t.Errorf("listed: %v", j)
+	}
+	if e := must(s.listExecutions(t.Context(), &carillonv1.ListExecutionsRequest{JobId: "a"})).Executions; len(e) != 1 ||
+		e[0].State != carillonv1.ExecutionState_EXECUTION_STATE_READY {
+		t.Errorf("its executions: %v", e)
+	}
+}
+
 // Lists are walked page by page: each job once, whatever the page size and the number of shards, only those that match.
 func TestListsPageOverShards(t *testing.T) {
 	seed := rand.Uint64()

@@ -111,7 +111,7 @@ func TestRESTServesALife(t *testing.T) {
 	if len(history["executions"].([]any)) != 1 {
 		t.Errorf("history: %v", history)
 	}
-	list := a.json(a.do("GET", "/v1/jobs?label=k%3Dv&label=k&pageSize=5&state=JOB_STATE_COMPLETED", ""))
+	list := a.json(a.do("GET", "/v1/jobs?label=k%3Dv&label=k&pageSize=5&state=JOB_STATE_EXHAUSTED", ""))
 	if len(list["jobs"].([]any)) != 1 {
 		t.Errorf("list: %v", list)
 	}

@@ -96,7 +96,7 @@ func (s *Server) claimable(e *execution, queues []string) bool {
 		return false
 	}
 	if e.job.GetState() != carillonv1.JobState_JOB_STATE_ACTIVE &&
-		e.job.GetState() != carillonv1.JobState_JOB_STATE_COMPLETED {
+		e.job.GetState() != carillonv1.JobState_JOB_STATE_EXHAUSTED {
 		return false
 	}
 	for _, q := range queues {
@@ -129,7 +129,7 @@ func (s *Server) lease(e *execution, req *carillonv1.ClaimRequest, now time.Time
 			s.expect(e.job, e.dueAt.Add(every.GetInterval().AsDuration()))
 		} else {
 			e.job.pending, e.job.NextTime = nil, nil
-			e.job.State = carillonv1.JobState_JOB_STATE_COMPLETED
+			e.job.State = carillonv1.JobState_JOB_STATE_EXHAUSTED
 		}
 	}
 }

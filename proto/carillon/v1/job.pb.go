@@ -93,8 +93,9 @@ const (
 	JobState_JOB_STATE_ACTIVE JobState = 1
 	// It does not fire, and its ready executions are held.
 	JobState_JOB_STATE_PAUSED JobState = 2
-	// No occurrence is left: a one-shot has fired or was skipped, or a recurring job reached its end or max_runs.
-	JobState_JOB_STATE_COMPLETED JobState = 3
+	// Nothing is left to fire; its executions may still wait or run: see its history. A one-shot has fired or was skipped,
+	// or a recurring job reached its end or max_runs.
+	JobState_JOB_STATE_EXHAUSTED JobState = 3
 	// A tombstone, kept at least 24 h so that retries get the same answer.
 	JobState_JOB_STATE_DELETED JobState = 4
 )
@@ -105,14 +106,14 @@ var (
 		0: "JOB_STATE_UNSPECIFIED",
 		1: "JOB_STATE_ACTIVE",
 		2: "JOB_STATE_PAUSED",
-		3: "JOB_STATE_COMPLETED",
+		3: "JOB_STATE_EXHAUSTED",
 		4: "JOB_STATE_DELETED",
 	}
 	JobState_value = map[string]int32{
 		"JOB_STATE_UNSPECIFIED": 0,
 		"JOB_STATE_ACTIVE":      1,
 		"JOB_STATE_PAUSED":      2,
-		"JOB_STATE_COMPLETED":   3,
+		"JOB_STATE_EXHAUSTED":   3,
 		"JOB_STATE_DELETED":     4,
 	}
 )
@@ -1304,7 +1305,7 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10JOB_STATE_ACTIVE\x10\x01\x12\x14\n" +
 	"\x10JOB_STATE_PAUSED\x10\x02\x12\x17\n" +
-	"\x13JOB_STATE_COMPLETED\x10\x03\x12\x15\n" +
+	"\x13JOB_STATE_EXHAUSTED\x10\x03\x12\x15\n" +
 	"\x11JOB_STATE_DELETED\x10\x04BEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (

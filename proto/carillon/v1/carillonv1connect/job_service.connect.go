@@ -77,7 +77,7 @@ type JobServiceClient interface {
 	// and the answer is the job itself.
 	UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error)
 	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job changes nothing. Fails with
-	// not_found, aborted, or failed_precondition if the job is completed. In REST the answer is the job itself.
+	// not_found, aborted, or failed_precondition if the job is exhausted. In REST the answer is the job itself.
 	PauseJob(context.Context, *connect.Request[v1.PauseJobRequest]) (*connect.Response[v1.PauseJobResponse], error)
 	// ResumeJob undoes a pause: what is held becomes ready again, the cadence is the old one. Resuming an active job
 	// changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
@@ -85,7 +85,7 @@ type JobServiceClient interface {
 	// DeleteJob cancels what waits, tells what runs to stop, and leaves a tombstone for at least 24 h. Fails with
 	// not_found or aborted. In REST the answer is the job itself.
 	DeleteJob(context.Context, *connect.Request[v1.DeleteJobRequest]) (*connect.Response[v1.DeleteJobResponse], error)
-	// TriggerJob makes one execution now, apart from the schedule, which it never disturbs; also of a paused or completed
+	// TriggerJob makes one execution now, apart from the schedule, which it never disturbs; also of a paused or exhausted
 	// job. Fails with not_found.
 	TriggerJob(context.Context, *connect.Request[v1.TriggerJobRequest]) (*connect.Response[v1.TriggerJobResponse], error)
 	// GetJobHistory reads what became of the job's occurrences, in pages, until their retention ends: executions with
@@ -252,7 +252,7 @@ type JobServiceHandler interface {
 	// and the answer is the job itself.
 	UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error)
 	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job changes nothing. Fails with
-	// not_found, aborted, or failed_precondition if the job is completed. In REST the answer is the job itself.
+	// not_found, aborted, or failed_precondition if the job is exhausted. In REST the answer is the job itself.
 	PauseJob(context.Context, *connect.Request[v1.PauseJobRequest]) (*connect.Response[v1.PauseJobResponse], error)
 	// ResumeJob undoes a pause: what is held becomes ready again, the cadence is the old one. Resuming an active job
 	// changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
@@ -260,7 +260,7 @@ type JobServiceHandler interface {
 	// DeleteJob cancels what waits, tells what runs to stop, and leaves a tombstone for at least 24 h. Fails with
 	// not_found or aborted. In REST the answer is the job itself.
 	DeleteJob(context.Context, *connect.Request[v1.DeleteJobRequest]) (*connect.Response[v1.DeleteJobResponse], error)
-	// TriggerJob makes one execution now, apart from the schedule, which it never disturbs; also of a paused or completed
+	// TriggerJob makes one execution now, apart from the schedule, which it never disturbs; also of a paused or exhausted
 	// job. Fails with not_found.
 	TriggerJob(context.Context, *connect.Request[v1.TriggerJobRequest]) (*connect.Response[v1.TriggerJobResponse], error)
 	// GetJobHistory reads what became of the job's occurrences, in pages, until their retention ends: executions with

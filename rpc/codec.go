@@ -103,7 +103,12 @@ func decodeJSON(data []byte, m proto.Message) (field, text string) {
 	// The library's prefix has a random kind of space, so that nobody relies on the text.
 	text = strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	text = strings.TrimSpace(strings.TrimPrefix(text, "proto:"))
-	return errorPath(data, m.ProtoReflect().Descriptor(), text), "cannot be read: " + text
+	at := errorPlace(data, text)
+	place := schemaPlaceOf(m.ProtoReflect().Descriptor(), at.open)
+	if fault := faultOf(data, at, place); fault != "" {
+		return place.path, fault
+	}
+	return place.path, "cannot be read: " + text
 }
 
 var errParts = fmt.Errorf("consists of more than %d messages", maxParts)

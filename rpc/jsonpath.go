@@ -25,19 +25,25 @@ type jsonStep struct {
 	value bool   // a name was read and its value comes next
 }
 
-// errorPath returns the path, in proto names, of the field that a protojson error about data is about; empty if that is
-// none.
-func errorPath(data []byte, md protoreflect.MessageDescriptor, text string) string {
-	offset := len(data) // it breaks off
-	if match := jsonErrorPlace.FindStringSubmatch(text); match != nil {
-		line, lineErr := strconv.Atoi(match[1])
-		column, columnErr := strconv.Atoi(match[2])
-		if lineErr != nil || columnErr != nil {
-			return ""
-		}
-		offset = offsetOf(data, line, column)
+// jsonPlace is where reading stopped: what was open there and, if it is a member's or an element's value, that.
+type jsonPlace struct {
+	open []jsonStep
+	// value is the token it begins with; nil: it stopped at a name, at a bracket that closes, or broke off.
+	value json.Token
+}
+
+// errorPlace is where a protojson error about data stopped.
+func errorPlace(data []byte, text string) jsonPlace {
+	match := jsonErrorPlace.FindStringSubmatch(text)
+	if match == nil {
+		return placeAt(data, len(data)) // it breaks off
 	}
-	return protoPath(md, openAt(data, offset))
+	line, lineErr := strconv.Atoi(match[1])
+	column, columnErr := strconv.Atoi(match[2])
+	if lineErr != nil || columnErr != nil {
+		return jsonPlace{}
+	}
+	return placeAt(data, offsetOf(data, line, column))
 }
 
 // offsetOf is the byte at which a line and column stand; the end if there is no such place.
@@ -57,21 +63,21 @@ func offsetOf(data []byte, line, column int) int {
 	return offset
 }
 
-// openAt is what is open around the token at offset, or around the place where the document breaks off before that.
-func openAt(data []byte, offset int) []jsonStep {
+// placeAt is what is open around the token at offset, or around the place where the document breaks off before that.
+func placeAt(data []byte, offset int) jsonPlace {
 	var open []jsonStep
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	for {
 		token, err := d.Token()
 		if err != nil {
-			return open
+			return jsonPlace{open: open}
 		}
 		delim, isDelim := token.(json.Delim)
 		reached := d.InputOffset() > int64(offset)
 		if closes := isDelim && (delim == '}' || delim == ']'); closes {
 			if reached {
-				return open
+				return jsonPlace{open: open}
 			}
 			open = open[:len(open)-1]
 			continue
@@ -83,7 +89,7 @@ func openAt(data []byte, offset int) []jsonStep {
 			case !top.value:
 				top.name, top.value = token.(string), true
 				if reached {
-					return open
+					return jsonPlace{open: open}
 				}
 				continue
 			default:
@@ -91,7 +97,7 @@ func openAt(data []byte, offset int) []jsonStep {
 			}
 		}
 		if reached {
-			return open
+			return jsonPlace{open: open, value: token}
 		}
 		if isDelim {
 			open = append(open, jsonStep{list: delim == '[', index: -1})
@@ -99,30 +105,60 @@ func openAt(data []byte, offset int) []jsonStep {
 	}
 }
 
-// protoPath writes a path with the schema's names for what the schema knows.
-func protoPath(md protoreflect.MessageDescriptor, path []jsonStep) string {
+// schemaPlace is a place as the schema knows it.
+type schemaPlace struct {
+	// path of the field, with the schema's names for what the schema knows.
+	path string
+	// in is the message that the last name of path stands in; nil if the schema does not know it.
+	in protoreflect.MessageDescriptor
+	// field is what that name stands for; nil if in has no such field.
+	field protoreflect.FieldDescriptor
+	// element: the place is an element of field, a list or map, and not field as a whole.
+	element bool
+}
+
+// schemaPlaceOf follows what is open through the schema.
+func schemaPlaceOf(md protoreflect.MessageDescriptor, open []jsonStep) schemaPlace {
+	place := schemaPlace{in: md}
 	var b strings.Builder
-	for _, step := range path[:min(len(path), maxPathSteps)] {
+	for _, step := range open[:min(len(open), maxPathSteps)] {
 		switch {
 		case step.list && step.index >= 0:
 			b.WriteString("[" + strconv.Itoa(step.index) + "]")
+			place.element = true
 		case !step.list && step.name != "":
-			name := step.name
-			if md != nil {
-				fd := md.Fields().ByJSONName(name)
-				if fd == nil {
-					fd = md.Fields().ByTextName(name)
-				}
-				md = nil
-				if fd != nil {
-					name, md = string(fd.Name()), fd.Message()
-				}
-			}
 			if b.Len() > 0 {
 				b.WriteByte('.')
 			}
-			b.WriteString(name)
+			if place.field != nil && place.field.IsMap() && !place.element {
+				place.element = true
+				md = place.field.MapValue().Message()
+				b.WriteString(step.name)
+				continue
+			}
+			place.in, place.field, place.element = md, fieldNamed(md, step.name), false
+			md = nil
+			if place.field == nil {
+				b.WriteString(step.name)
+				continue
+			}
+			if !place.field.IsMap() {
+				md = place.field.Message()
+			}
+			b.WriteString(string(place.field.Name()))
 		}
 	}
-	return b.String()
+	place.path = b.String()
+	return place
+}
+
+// fieldNamed finds a field by either spelling; nil if there is none, or no schema.
+func fieldNamed(md protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+	if md == nil {
+		return nil
+	}
+	if field := md.Fields().ByJSONName(name); field != nil {
+		return field
+	}
+	return md.Fields().ByTextName(name)
 }

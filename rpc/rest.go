@@ -33,7 +33,7 @@ func (t *rest) serve(w http.ResponseWriter, r *http.Request) {
 	found, values, allowed := matchRoute(t.routes, r.Method, r.URL.EscapedPath())
 	if found == nil {
 		if len(allowed) == 0 {
-			t.fail(w, http.StatusNotFound, connect.NewError(connect.CodeNotFound, fmt.Errorf("no such path: %s", r.URL.Path)))
+			t.notFound(w, r)
 			return
 		}
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
@@ -54,6 +54,23 @@ func (t *rest) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t.answer(w, found, res)
+}
+
+// notFound answers for a path that nothing is served at, and says where the API is. Connect clients take what they call and
+// the server does not know for unimplemented.
+func (t *rest) notFound(w http.ResponseWriter, r *http.Request) {
+	first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if isProcedure := strings.Contains(strings.Trim(first, "."), "."); isProcedure {
+		t.fail(w, http.StatusNotFound, connect.NewError(connect.CodeUnimplemented, fmt.Errorf("no such procedure: %s", r.URL.Path)))
+		return
+	}
+	hint := "; the API is below /v1, such as GET /v1/jobs"
+	if found, _, allowed := matchRoute(t.routes, r.Method, "/v1"+r.URL.EscapedPath()); found != nil || len(allowed) > 0 {
+		hint = "; did you mean /v1" + r.URL.Path + "?"
+	} else if strings.HasPrefix(r.URL.Path, "/v1/") {
+		hint = ""
+	}
+	t.fail(w, http.StatusNotFound, connect.NewError(connect.CodeNotFound, fmt.Errorf("no such path: %s%s", r.URL.Path, hint)))
 }
 
 // answer writes the response message, or the field of it that the binding names.

@@ -70,7 +70,7 @@ type method struct {
 
 // NewHandler serves the public API on one handler: Connect, gRPC and gRPC-web at their procedures' paths, REST below
 // /v1/, gRPC health and reflection. gRPC needs HTTP/2, so that the server must allow it without TLS. Everything else is
-// 404; the caller mounts what it has besides.
+// 404 in REST's form; the caller mounts what it has besides.
 func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 	s := &server{
 		backend: backend, log: opts.Logger, metrics: opts.Metrics, maxPayload: opts.MaxPayloadBytes,
@@ -130,7 +130,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(r.URL.Path, "/v1/"):
 		s.rest.serve(c, r)
 	default:
-		s.others.ServeHTTP(c, r)
+		if _, pattern := s.others.Handler(r); pattern == "" {
+			s.rest.notFound(c, r)
+		} else {
+			s.others.ServeHTTP(c, r)
+		}
 	}
 	// A small answer stands in a buffer until this returns: of a caller that is gone only the context tells. One who has a
 	// large answer may be done with it by now and have closed the connection.

@@ -14,7 +14,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 )
 
 func TestAServerKeepsItsDataAndIgnoresLaterNames(t *testing.T) {
@@ -308,7 +307,7 @@ func TestAMemberElectsItselfWhateverItsLog(t *testing.T) {
 			default:
 			}
 		}
-		server := &Server{etcd: etcd, client: v3client.New(etcd.Server)}
+		server := newServer(cfg, etcd)
 		response, err := server.Client().Get(t.Context(), "/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		must(t, err)
 		equal(t, response.Count, int64(10*start))

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"expvar"
@@ -44,16 +45,32 @@ const (
 	catchUpEntries  = 500
 	// progressInterval is how often a silent watch is told that it is alive.
 	progressInterval = time.Minute
-	readyTimeout     = 30 * time.Second
+	// readyTimeout bounds the start of a lone member. With others it may have to wait for them, however long.
+	readyTimeout = 30 * time.Second
+
+	// A member among others: etcd is not in the way of a shard's failover, so that stability is worth more than haste.
+	memberTickMS     = 100
+	memberElectionMS = 1000
+	// loneURL stands in the record of a member that nobody can reach. A second one comes only after SetPeerURL.
+	loneURL = "http://127.0.0.1:1"
 )
 
 // ServerConfig says how to run the embedded etcd.
 type ServerConfig struct {
 	// Dir holds its data; created if missing. Required.
 	Dir string
-	// Name of the member and Token of its cluster: used at the first start only. Required.
+	// Name of the member (see MemberName) and Token, the id of its cluster. The token makes the cluster at the first start
+	// and is what Admit tells others to belong to. Required.
 	Name  string
 	Token string
+	// PeerURL is where the other members reach this one, "https://host:port"; whoever listens there serves PeerHandler.
+	// Empty: alone, and nobody can join.
+	PeerURL string
+	// TLS is required with a PeerURL.
+	TLS TLSFiles
+	// InitialCluster is what Admit has told a node without a member: it joins that cluster. Without it, a first start makes a
+	// new cluster. Ignored by a directory that holds a member.
+	InitialCluster string
 	// QuotaBytes bounds its database; 0: DefaultQuotaBytes.
 	QuotaBytes int64
 	// ClientSocket is the path of a unix socket to serve etcd's own API at, for operators and drills; empty: none. This
@@ -77,22 +94,51 @@ func (c ServerConfig) validate() error {
 		return fmt.Errorf("start etcd: QuotaBytes is %d", c.QuotaBytes)
 	case len(c.ClientSocket) > maxSocketPath:
 		return fmt.Errorf("start etcd: ClientSocket %q is longer than %d bytes", c.ClientSocket, maxSocketPath)
+	case c.PeerURL == "" && c.InitialCluster != "":
+		return errors.New("start etcd: InitialCluster without a PeerURL")
+	}
+	if c.PeerURL == "" {
+		return nil
+	}
+	if err := checkPeerURL(c.PeerURL); err != nil {
+		return fmt.Errorf("start etcd: PeerURL: %w", err)
+	}
+	if err := c.TLS.validate(); err != nil {
+		return fmt.Errorf("start etcd: TLS: %w", err)
 	}
 	return nil
 }
 
-// Server is an etcd server inside this process: the only member of its cluster. It listens on nothing, unless told to
-// serve a client socket.
+// Server is an etcd member inside this process. It listens on nothing, unless told to serve a client socket.
 type Server struct {
+	cfg    ServerConfig
 	etcd   *embed.Etcd
 	client *clientv3.Client
 	quota  int64
 	close  sync.Once
+	closed chan struct{}
+	// admission holds one token: members are admitted and removed one at a time.
+	admission chan struct{}
 }
 
-// StartServer starts etcd on cfg.Dir and returns when it can serve. The first start makes a new cluster of one member;
-// later ones go by what the directory says. A write that fails ends the process, as etcd cannot vouch for its data then.
+// StartServer is OpenServer and Ready in one.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
+	s, err := OpenServer(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Ready(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// OpenServer starts etcd on cfg.Dir and does not wait until it can serve: with other members that takes a majority, which
+// takes that PeerHandler is served. A first start makes a new cluster of one member, or joins with cfg.InitialCluster;
+// later ones go by what the directory says. A write that fails ends the process, as etcd cannot vouch for its data then.
+// Errors: ErrNotAdmitted.
+func OpenServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -106,33 +152,54 @@ func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if err := discardUnformed(cfg.Dir, cfg.Logger); err != nil {
 		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
 	}
+	if err := cfg.checkAdmitted(ctx); err != nil {
+		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
+	}
 	shrinkSegments()
 	etcd, err := embed.StartEtcd(etcdConfig)
 	if err != nil {
 		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
 	}
-	if err := awaitReady(ctx, etcd.Server); err != nil {
-		etcd.Close()
-		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
-	}
-	return &Server{etcd: etcd, client: v3client.New(etcd.Server), quota: cfg.QuotaBytes}, nil
+	return newServer(cfg, etcd), nil
 }
 
-func awaitReady(ctx context.Context, server *etcdserver.EtcdServer) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
+func newServer(cfg ServerConfig, etcd *embed.Etcd) *Server {
+	return &Server{
+		cfg: cfg, etcd: etcd, client: v3client.New(etcd.Server), quota: cfg.QuotaBytes,
+		closed: make(chan struct{}), admission: make(chan struct{}, 1),
+	}
+}
+
+// Ready waits until the server can serve, which takes a majority of the members. Errors: ErrRemoved, or that of ctx; a
+// server that has no others to wait for has to be ready within half a minute.
+func (s *Server) Ready(ctx context.Context) error {
+	if err := s.awaitReady(ctx); err != nil {
+		return fmt.Errorf("start etcd in %s: %w", s.cfg.Dir, err)
+	}
+	return nil
+}
+
+func (s *Server) awaitReady(ctx context.Context) error {
+	if s.cfg.PeerURL == "" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, readyTimeout)
+		defer cancel()
+	}
 	elect := time.NewTicker(electEvery)
 	defer elect.Stop()
 	for {
 		select {
-		case <-server.ReadyNotify():
+		case <-s.etcd.Server.ReadyNotify():
 			return nil
-		case <-server.StopNotify():
-			return errors.New("it stopped before it was ready")
+		case <-s.etcd.Server.StopNotify():
+			return s.whyStopped(ctx)
 		case <-ctx.Done():
+			if s.cfg.PeerURL != "" {
+				return fmt.Errorf("wait for a majority of its members: %w", ctx.Err())
+			}
 			return fmt.Errorf("wait until it leads; if it never does, its log is damaged and its directory has to be restored: %w", ctx.Err())
 		case <-elect.C:
-			if err := electSelf(ctx, server); err != nil {
+			if err := electSelf(ctx, s.etcd.Server); err != nil {
 				return err
 			}
 		}
@@ -176,14 +243,26 @@ func (c ServerConfig) embedded() (*embed.Config, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create etcd directory: %w", err)
 	}
-	// The peer URL names the member. Nobody listens there: a second member cannot reach it before it is updated.
-	peer := url.URL{Scheme: "http", Host: "127.0.0.1:1"}
+	peer, err := url.Parse(cmp.Or(c.PeerURL, loneURL))
+	if err != nil {
+		return nil, fmt.Errorf("parse PeerURL: %w", err)
+	}
 	e := embed.NewConfig()
 	e.Dir, e.Name = c.Dir, c.Name
+	// Nothing listens here for peers: what they want is served by PeerHandler.
 	e.ListenPeerUrls, e.ListenClientUrls = nil, nil
-	e.AdvertisePeerUrls, e.AdvertiseClientUrls = []url.URL{peer}, []url.URL{peer}
+	e.AdvertisePeerUrls, e.AdvertiseClientUrls = []url.URL{*peer}, []url.URL{*peer}
 	e.InitialCluster = e.InitialClusterFromName(c.Name)
 	e.InitialClusterToken = c.Token
+	e.MaxLearners = maxLearners
+	e.TickMs, e.ElectionMs = loneTickMS, loneElectionMS
+	if c.PeerURL != "" {
+		e.TickMs, e.ElectionMs = memberTickMS, memberElectionMS
+		e.PeerTLSInfo = c.TLS.info()
+	}
+	if c.InitialCluster != "" {
+		e.InitialCluster, e.ClusterState = c.InitialCluster, embed.ClusterStateFlagExisting
+	}
 	if c.ClientSocket != "" {
 		path, err := filepath.Abs(c.ClientSocket)
 		if err != nil {
@@ -191,7 +270,6 @@ func (c ServerConfig) embedded() (*embed.Config, error) {
 		}
 		e.ListenClientUrls = []url.URL{{Scheme: "unix", Path: path}}
 	}
-	e.TickMs, e.ElectionMs = loneTickMS, loneElectionMS
 	e.QuotaBackendBytes = c.QuotaBytes
 	e.SnapshotCount, e.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
 	e.AutoCompactionMode, e.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
@@ -207,13 +285,14 @@ func (c ServerConfig) embedded() (*embed.Config, error) {
 // Client is an etcd client that calls the server directly; it is closed with the server.
 func (s *Server) Client() *clientv3.Client { return s.client }
 
-// Run returns nil when ctx ends, or an error if etcd stops by itself. It does not close the server.
+// Run returns nil when ctx ends, ErrRemoved if the member was removed from its cluster, or another error if etcd stops by
+// itself. It does not close the server.
 func (s *Server) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-s.etcd.Server.StopNotify():
-		return errors.New("run etcd: it stopped by itself")
+		return fmt.Errorf("run etcd: %w", s.whyStopped(ctx))
 	case err := <-s.etcd.Err():
 		return fmt.Errorf("run etcd: %w", err)
 	}
@@ -223,6 +302,7 @@ func (s *Server) Run(ctx context.Context) error {
 // to call twice.
 func (s *Server) Close() {
 	s.close.Do(func() {
+		close(s.closed)
 		// The client's only error is that it was cancelled, which is how it closes.
 		_ = s.client.Close()
 		s.etcd.Close()

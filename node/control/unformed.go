@@ -18,25 +18,54 @@ import (
 // such a directory for that of a member, and then waits for ever for others whom it does not know. As nothing was committed
 // there, nothing is lost.
 func discardUnformed(dir string, logger *slog.Logger) error {
-	segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
-	if err != nil {
-		return fmt.Errorf("look for etcd's log: %w", err)
-	}
-	if len(segments) != 1 {
-		return nil // none yet, or more than a first start writes
-	}
-	unformed, err := isUnformed(segments[0])
-	if err != nil {
-		return fmt.Errorf("read etcd's log: %w", err)
-	}
-	if !unformed {
-		return nil
+	has, err := findMember(dir)
+	if err != nil || has != unformedMember {
+		return err
 	}
 	logger.Info("the first start was interrupted; etcd starts anew", "directory", dir)
 	if err := os.RemoveAll(filepath.Join(dir, "member")); err != nil {
 		return fmt.Errorf("remove interrupted start: %w", err)
 	}
 	return nil
+}
+
+// What a directory holds of a member.
+type memberState int
+
+const (
+	noMember memberState = iota
+	unformedMember
+	formedMember
+)
+
+// HoldsMember says whether etcd's directory is that of a member: a start goes on as that member, whatever it is told. A
+// directory without one, also one whose first start was interrupted before anything was committed, has to pass the start
+// gate.
+func HoldsMember(dir string) (bool, error) {
+	has, err := findMember(dir)
+	return has == formedMember, err
+}
+
+func findMember(dir string) (memberState, error) {
+	segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
+	if err != nil {
+		return noMember, fmt.Errorf("look for etcd's log: %w", err)
+	}
+	switch len(segments) {
+	case 0:
+		return noMember, nil
+	case 1:
+	default:
+		return formedMember, nil // more than a first start writes
+	}
+	unformed, err := isUnformed(segments[0])
+	if err != nil {
+		return noMember, fmt.Errorf("read etcd's log: %w", err)
+	}
+	if unformed {
+		return unformedMember, nil
+	}
+	return formedMember, nil
 }
 
 // isUnformed says that a segment of the log is whole, commits nothing and was never written beyond that. What is damaged

@@ -25,6 +25,8 @@ type policy struct {
 	try time.Duration
 	// counted: the retry budget knows of it already.
 	counted bool
+	// retrying, if set, is told on the caller's goroutine what failed before each retry, and where and when that will be.
+	retrying func(failed *Error, address string, delay time.Duration)
 }
 
 var (
@@ -62,6 +64,9 @@ func unary[Req, Res any](ctx context.Context, c *Client, p policy, call method[R
 		delay := backoff(tries, failed.RetryAfter)
 		if failed.elsewhere() && tries < len(c.endpoints.urls) {
 			delay = 0
+		}
+		if p.retrying != nil {
+			p.retrying(failed, c.endpoints.urls[c.endpoints.current()].String(), delay)
 		}
 		if err := c.beforeRetry(ctx, delay, failed); err != nil {
 			return nil, err

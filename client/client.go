@@ -54,6 +54,8 @@ type options struct {
 	timeout   time.Duration
 	logger    *slog.Logger
 	merge     bool
+	// workerLogger is of workers that are given none: a program should hear of what they meet without asking for it.
+	workerLogger *slog.Logger
 }
 
 // Option changes how New sets a client up.
@@ -65,7 +67,7 @@ func WithTransport(t connect.HTTPClient) Option { return func(o *options) { o.tr
 // WithTimeout bounds calls whose context has no deadline; the default is DefaultTimeout.
 func WithTimeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
-// WithLogger is told of retries and of what a worker meets. The default says nothing.
+// WithLogger is told of retries and of what a worker meets. The default says nothing of retries; a worker's is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 // WithoutMerging sends every CreateJob in a request of its own.
@@ -74,9 +76,12 @@ func WithoutMerging() Option { return func(o *options) { o.merge = false } }
 // New makes a client of the nodes at address: a comma-separated list of "host:port" or URLs, which are tried in turn when
 // one is unavailable. Empty: DefaultAddress. It does not connect. It fails if an address is malformed.
 func New(address string, opts ...Option) (*Client, error) {
-	o := options{timeout: DefaultTimeout, logger: slog.New(slog.DiscardHandler), merge: true}
+	o := options{timeout: DefaultTimeout, merge: true}
 	for _, opt := range opts {
 		opt(&o)
+	}
+	if o.workerLogger = o.logger; o.logger == nil {
+		o.logger, o.workerLogger = slog.New(slog.DiscardHandler), slog.Default()
 	}
 	if o.timeout <= 0 {
 		return nil, fmt.Errorf("make client: timeout must be positive, is %s", o.timeout)

@@ -38,7 +38,8 @@ type WorkerConfig struct {
 	Wait time.Duration
 	// Grace is how long handlers may go on after Run's context has ended. Default: 20 s; negative: none.
 	Grace time.Duration
-	// Logger is told of lost leases, panics and calls that fail. Default: the client's.
+	// Logger is told of lost leases, panics and calls that fail; of claims the first time and when one is answered again.
+	// Default: the client's if it was given one, else slog.Default().
 	Logger *slog.Logger
 }
 
@@ -72,7 +73,7 @@ func NewWorker(c *Client, config WorkerConfig, handler Handler) *Worker {
 		config.Grace = 20 * time.Second
 	}
 	if config.Logger == nil {
-		config.Logger = c.options.logger
+		config.Logger = c.options.workerLogger
 	}
 	return &Worker{client: c, config: config, handler: handler, invalid: config.validate()}
 }
@@ -140,6 +141,7 @@ func (r *run) claims(ctx context.Context) error {
 		leases, err := r.claim(ctx, id, n, r.worker.config.Wait)
 		switch {
 		case err == nil:
+			r.sayAnswered()
 			id, n, failures = newKey(), 0, 0
 			r.start(ctx, leases)
 		case ctx.Err() != nil:
@@ -166,8 +168,26 @@ func (r *run) claim(ctx context.Context, id string, n int, wait time.Duration) (
 	ctx, cancel := context.WithTimeout(ctx, wait+3*tryTimeout)
 	defer cancel()
 	c := r.worker.client
-	res, err := unary(ctx, c, policy{identified: true, try: wait + tryTimeout}, c.workers.Claim, req)
+	p := policy{identified: true, try: wait + tryTimeout, retrying: r.sayUnanswered}
+	res, err := unary(ctx, c, p, c.workers.Claim, req)
 	return res.GetLeases(), err
+}
+
+// sayUnanswered tells at once that a claim failed and what comes next, but not again until one was answered. It runs on the
+// goroutine of claims.
+func (r *run) sayUnanswered(failed *Error, address string, delay time.Duration) {
+	if r.unanswered {
+		return
+	}
+	r.unanswered = true
+	r.log.Warn("claim failed, trying until one is answered", "error", failed, "next", address, "delay", delay)
+}
+
+func (r *run) sayAnswered() {
+	if r.unanswered {
+		r.unanswered = false
+		r.log.Info("claims are answered again")
+	}
 }
 
 // reclaim asks for what the claim that the end of the run interrupted, if it was sent, may have been granted, to give it

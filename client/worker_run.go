@@ -25,6 +25,8 @@ type run struct {
 	log    *slog.Logger
 	slots  *slots
 	held   *held
+	// unanswered: the last claim failed, and that was told.
+	unanswered bool
 
 	// work outlives Run's context: heartbeats and completions go on under it until everything is settled.
 	work    context.Context

@@ -54,6 +54,7 @@ type Mux struct {
 	tls             *tls.Config
 	public, cluster *branch
 	handlers        map[string]func(net.Conn)
+	complaints      complaints
 
 	mu sync.Mutex
 	// pending are the connections that have not said what they are, the oldest first.
@@ -61,8 +62,6 @@ type Mux struct {
 	// handled are those the handlers have.
 	handled map[net.Conn]struct{}
 	stopped bool
-	// complained is when a refused connection was last warned of.
-	complained time.Time
 }
 
 // NewMux makes the mux; Run runs it.
@@ -73,7 +72,8 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 	addr := cfg.Listener.Addr()
 	return &Mux{
 		cfg: cfg, public: newBranch(addr), cluster: newBranch(addr),
-		handlers: make(map[string]func(net.Conn)), handled: make(map[net.Conn]struct{}),
+		complaints: complaints{logger: cfg.Logger},
+		handlers:   make(map[string]func(net.Conn)), handled: make(map[net.Conn]struct{}),
 	}, nil
 }
 
@@ -138,7 +138,7 @@ func (m *Mux) accept(ctx context.Context, g *errgroup.Group) error {
 				return nil
 			})
 		case passes(err):
-			m.complain("a connection could not be accepted", "err", err)
+			m.complaints.warn("a connection could not be accepted", "err", err)
 			select {
 			case <-time.After(wait):
 				wait = min(2*wait, longest)
@@ -201,13 +201,13 @@ func (m *Mux) identify(ctx context.Context, conn net.Conn) (net.Conn, string, er
 		return peeked, plain, conn.SetDeadline(time.Time{})
 	}
 	if m.tls == nil {
-		m.complain("a TLS connection was refused: this node was started without a cluster secret", "peer", conn.RemoteAddr().String())
+		m.complaints.warn("a TLS connection was refused: this node was started without a cluster secret", "peer", conn.RemoteAddr().String())
 		return nil, "", errors.New("no cluster secret")
 	}
 	secured := tls.Server(peeked, m.tls)
 	if err := secured.HandshakeContext(ctx); err != nil {
 		if ctx.Err() == nil {
-			m.complain("a node's connection was refused: does it have the same cluster secret?",
+			m.complaints.warn("a node's connection was refused: does it have the same cluster secret?",
 				"peer", conn.RemoteAddr().String(), "err", err)
 		}
 		return nil, "", err
@@ -269,22 +269,8 @@ func (m *Mux) stop() {
 	}
 	m.mu.Unlock()
 	for _, conn := range open {
-		_ = conn.Close()
+		cut(conn)
 	}
 	_ = m.public.Close()
 	_ = m.cluster.Close()
-}
-
-// complain warns of what others do wrong, but not each time they do it.
-func (m *Mux) complain(message string, args ...any) {
-	m.mu.Lock()
-	now := time.Now()
-	due := m.complained.IsZero() || now.Sub(m.complained) >= complaintInterval
-	if due {
-		m.complained = now
-	}
-	m.mu.Unlock()
-	if due {
-		m.cfg.Logger.Warn(message, args...)
-	}
 }

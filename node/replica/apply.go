@@ -125,9 +125,9 @@ func (c *Core) applyConfChange(r *replica, e *raftpb.Entry) error {
 	if err != nil {
 		return fmt.Errorf("decode configuration change: %w", err)
 	}
-	r.conf = r.node.ApplyConfChange(change)
+	r.noteConf(r.node.ApplyConfChange(change), change.AsV2().GetContext())
 	// Not through the recorder: the row holds the own id, and the chain must be the same on every replica.
-	r.rows.Set([]byte{fsm.KindConfState}, encodeIdentity(identity{id: r.id, conf: r.conf}))
+	r.rows.Set([]byte{fsm.KindConfState}, encodeIdentity(identity{id: r.id, conf: r.conf, gen: r.gen}))
 	return nil
 }
 

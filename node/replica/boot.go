@@ -30,6 +30,7 @@ type ReplicaState struct {
 	Stores map[uint64]string
 
 	conf    *raftpb.ConfState
+	gen     uint64
 	hard    hardState
 	applied appliedState
 	log     *raftLog
@@ -37,6 +38,9 @@ type ReplicaState struct {
 
 // Applied is the index up to which the rows of the shard's state stand.
 func (s *ReplicaState) Applied() uint64 { return s.applied.index }
+
+// Conf is the group's configuration as applied; empty: the replica waits for a snapshot.
+func (s *ReplicaState) Conf() Conf { return confOf(s.conf) }
 
 // Voters are the ids of the group's voting replicas.
 func (s *ReplicaState) Voters() []uint64 { return slices.Clone(s.conf.Voters) }
@@ -72,8 +76,8 @@ func Bootstrap(engine store.Engine, seeds []Seed) error {
 	return nil
 }
 
-// Load reads a shard's replica; ok is false if none stands on this store. An error names the row that is missing, cannot be
-// read or contradicts another one.
+// Load reads a shard's replica; ok is false if none stands on this store. Of one whose removal a crash interrupted it deletes
+// the rest. An error names the row that is missing, cannot be read or contradicts another one.
 func Load(engine store.Engine, shard uint32) (s ReplicaState, ok bool, err error) {
 	defer func() {
 		if err != nil {
@@ -88,7 +92,14 @@ func Load(engine store.Engine, shard uint32) (s ReplicaState, ok bool, err error
 	if err != nil {
 		return ReplicaState{}, false, fmt.Errorf("configuration: %w", err)
 	}
-	s = ReplicaState{Shard: shard, ID: self.id, conf: self.conf}
+	next, err := loadTombstone(engine, shard)
+	if err != nil {
+		return ReplicaState{}, false, fmt.Errorf("tombstone: %w", err)
+	}
+	if self.id < next {
+		return ReplicaState{}, false, sweep(engine, shard)
+	}
+	s = ReplicaState{Shard: shard, ID: self.id, conf: self.conf, gen: self.gen}
 	if s.hard, err = loadRow(engine, shard, fsm.KindHardState, decodeHardState); err != nil {
 		return ReplicaState{}, false, fmt.Errorf("hard state: %w", err)
 	}
@@ -110,8 +121,8 @@ func Load(engine store.Engine, shard uint32) (s ReplicaState, ok bool, err error
 	return s, true, nil
 }
 
-func loadRow[T any](engine store.Engine, shard uint32, kind byte, decode func([]byte) (T, error)) (T, error) {
-	row, ok, err := engine.Get(rowKey(shard, kind))
+func loadRow[T any](source store.Source, shard uint32, kind byte, decode func([]byte) (T, error)) (T, error) {
+	row, ok, err := source.Get(rowKey(shard, kind))
 	if err == nil && !ok {
 		err = errors.New("row is missing")
 	}
@@ -155,7 +166,7 @@ func (s *ReplicaState) check() error {
 	switch {
 	case s.ID == 0:
 		return errors.New("replica id is 0")
-	case len(s.conf.Voters) == 0:
+	case len(s.conf.Voters) == 0 && s.applied.index > 0:
 		return errors.New("configuration has no voters")
 	case s.applied.index < l.truncated.index:
 		return fmt.Errorf("log is truncated at %d, above the applied index %d", l.truncated.index, s.applied.index)

@@ -39,6 +39,8 @@ type appliedState struct {
 type identity struct {
 	id   uint64
 	conf *raftpb.ConfState
+	// gen is the generation of what the control plane wanted that the configuration comes from; 0: the first.
+	gen uint64
 }
 
 func encodeHardState(h hardState) []byte {
@@ -86,7 +88,11 @@ func encodeIdentity(i identity) []byte {
 			b = binary.AppendUvarint(b, id)
 		}
 	}
-	return appendBool(b, i.conf.GetAutoLeave())
+	b = appendBool(b, i.conf.GetAutoLeave())
+	if i.gen == 0 {
+		return b
+	}
+	return binary.AppendUvarint(b, i.gen)
 }
 
 func decodeIdentity(row []byte) (identity, error) {
@@ -98,6 +104,11 @@ func decodeIdentity(row []byte) (identity, error) {
 		}
 	}
 	i.conf.AutoLeave = new(r.bool())
+	if len(r.rest) > 0 {
+		if i.gen = r.uvarint(); i.gen == 0 {
+			r.fail(errors.New("generation is 0"))
+		}
+	}
 	return i, r.finish()
 }
 

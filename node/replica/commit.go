@@ -15,19 +15,27 @@ type write struct {
 	responses []responses
 	// early: some responses did not wait for the sync, with that fault only.
 	early bool
+	// tombstones become durable with the sync, after which installs may begin.
+	tombstones []*removal
+	installs   []*replica
 	// apart is what a fault keeps out of the batch; nil without one.
 	apart store.Batch
 }
 
 // commit writes the batch and returns how to wait for it, if anything depends on it.
 func (c *Core) commit(w *write) (wait func() error, err error) {
-	sync := len(w.responses) > 0 || w.early
+	sync := len(w.responses) > 0 || len(w.tombstones) > 0 || len(w.installs) > 0 || w.early
 	if w.batch.Len() == 0 {
-		if len(w.responses) == 0 {
+		// A sync of what earlier turns wrote: an empty batch would not make the engine wait for them.
+		var r *replica
+		switch {
+		case len(w.responses) > 0:
+			r = w.responses[0].replica
+		case len(w.installs) > 0:
+			r = w.installs[0]
+		default:
 			return nil, nil
 		}
-		// A sync of what earlier turns wrote: an empty batch would not make the engine wait for them.
-		r := w.responses[0].replica
 		w.batch.Set(rowKey(r.shard, fsm.KindHardState), encodeHardState(r.hard))
 	}
 	if wait, err = c.engine.Commit(w.batch, sync); err != nil {
@@ -41,7 +49,9 @@ func (c *Core) commit(w *write) (wait func() error, err error) {
 			return nil, errors.New("engine has no wait for a synced batch")
 		}
 		c.counters.Syncs++
-		c.unsynced = append(c.unsynced, unsynced{seq: c.seq, responses: w.responses})
+		c.unsynced = append(c.unsynced, unsynced{
+			seq: c.seq, responses: w.responses, tombstones: w.tombstones, installs: w.installs,
+		})
 	}
 	return wait, nil
 }

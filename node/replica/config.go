@@ -45,6 +45,8 @@ const (
 	leaseRetryTicks = 10
 	// campaignTicks is the pause of a group's only voter between a leadership it gave up and the next one.
 	campaignTicks = 3
+	// readTicks is how long a read index is waited for.
+	readTicks = 20
 )
 
 // Config is what New and NewHost need. Store, Logger and OpenMachine are required.
@@ -98,6 +100,13 @@ type Faults struct {
 	AppliedIndexApart bool
 	// IdempotencyApart commits the records of idempotency keys in a batch of their own, after what they are for.
 	IdempotencyApart bool
+	// TruncateByIndexAlone keeps entries of the own log that stand at the indexes of what a leader sends, whatever their
+	// terms.
+	TruncateByIndexAlone bool
+	// ReusedReplicaID lets a replica be made under an id that has been removed.
+	ReusedReplicaID bool
+	// AmnesiacVoter takes messages of a replica from any store, so that a wiped one that comes back under its old id counts.
+	AmnesiacVoter bool
 }
 
 // withDefaults fills in what was left zero.

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"cmp"
+	"crypto/rand"
 	"fmt"
 	"slices"
 
@@ -40,6 +41,24 @@ type Core struct {
 	counters    Counters
 	// worked are the replicas of the last turn.
 	worked []*replica
+	// shape counts the replicas that came and went.
+	shape uint64
+	// nonce tells this run's questions for a read index from an earlier run's.
+	nonce [8]byte
+
+	// suspects are the stores taken for dead or stuck.
+	suspects map[string]bool
+	// standing is how many replicas wait for their turn to stand for election.
+	standing int
+	// draining: leaderships are handed over; drained are told when none is left.
+	draining bool
+	drained  []func(error)
+	removals []*removal
+	// sending is the snapshot on its way out, installs the shards whose snapshots are on their way into the engine.
+	sending  sendGate
+	installs map[uint32]bool
+	// broken is why nothing can go on.
+	broken error
 }
 
 // Turn is what one turn did and asks for.
@@ -54,6 +73,11 @@ type Turn struct {
 	// Events come before Results, in order.
 	Events  []Event
 	Results []Delivery
+	// Snapshots are asked for, Installs and Aborts of received ones to be done. None of it belongs on the goroutine that runs
+	// the turns.
+	Snapshots []SnapshotRequest
+	Installs  []Install
+	Aborts    []store.Import
 	// More says that another turn has work already.
 	More bool
 }
@@ -99,6 +123,8 @@ const (
 	SteppedDown
 	// Applied: an entry was applied while established; Effects says what it changed.
 	Applied
+	// Changed: the applied configuration is the one wanted, Gen. Conf says what it is.
+	Changed
 )
 
 // Event tells what happened to a shard.
@@ -109,6 +135,9 @@ type Event struct {
 	Effects *fsm.Effects
 
 	WasEstablished bool
+
+	Gen  uint64
+	Conf Conf
 }
 
 // Counters only grow.
@@ -121,11 +150,16 @@ type Counters struct {
 	// Refused commands were not proposed; those of them that were Shed had no room in a queue, or would have waited too
 	// long.
 	Refused, Shed uint64
+	// Snapshots that were asked of this store, installed on it, and received without need.
+	SnapshotsAsked, SnapshotsInstalled, SnapshotsRefused uint64
 }
 
 type unsynced struct {
 	seq       uint64
 	responses []responses
+	// tombstones and installs become possible or final with the sync.
+	tombstones []*removal
+	installs   []*replica
 }
 
 // responses are the messages of a replica that may go once their turn is durable.
@@ -139,7 +173,13 @@ func New(cfg Config, engine store.Engine, replicas []ReplicaState) (*Core, error
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Core{cfg: cfg.withDefaults(), engine: engine, byID: make(map[uint32]*replica, len(replicas))}
+	c := &Core{
+		cfg: cfg.withDefaults(), engine: engine, byID: make(map[uint32]*replica, len(replicas)),
+		suspects: make(map[string]bool), installs: make(map[uint32]bool),
+	}
+	if _, err := rand.Read(c.nonce[:]); err != nil {
+		return nil, fmt.Errorf("open replicas: %w", err)
+	}
 	for _, s := range replicas {
 		if c.byID[s.Shard] != nil {
 			return nil, fmt.Errorf("open replicas: shard %d is there twice", s.Shard)
@@ -192,7 +232,7 @@ func (c *Core) Propose(p Proposal) {
 }
 
 // ReadIndex asks for a moment after which the applied state shows everything acknowledged before the call; done is told it
-// with a later turn's Results.
+// with a later turn's Results. A replica that does not lead asks the leader; NotLeaderError says that no answer came in time.
 func (c *Core) ReadIndex(shard uint32, done func(error)) {
 	r := c.byID[shard]
 	switch {
@@ -200,7 +240,7 @@ func (c *Core) ReadIndex(shard uint32, done func(error)) {
 		c.answerRead(done, ErrNoReplica)
 	case c.stopping:
 		c.answerRead(done, ErrStopped)
-	case !r.leads():
+	case !r.leads() && r.onlyVoter():
 		c.answerRead(done, r.notLeader())
 	case r.reads.count() >= maxWaitingReads:
 		c.answerRead(done, ErrOverloaded)
@@ -212,9 +252,10 @@ func (c *Core) ReadIndex(shard uint32, done func(error)) {
 
 // Step takes in a message of a peer. What is not for a replica here, or what this version cannot use, is dropped, as if the
 // network had.
-func (c *Core) Step(m PeerMessage) {
+// from is the store it came from.
+func (c *Core) Step(from string, m PeerMessage) {
 	r := c.byID[m.Shard]
-	if r == nil || m.Message.GetTo() != r.id || m.Message.GetType() == raftpb.MsgSnap {
+	if r == nil || m.Message.GetTo() != r.id || m.Message.GetType() == raftpb.MsgSnap || !c.knows(r, from, m.Message) {
 		return
 	}
 	// An error means that raft dropped the message, which it may.
@@ -229,6 +270,17 @@ func (c *Core) SyncDone(seq uint64) {
 	}
 	done := c.unsynced[0]
 	c.unsynced = slices.Delete(c.unsynced, 0, 1)
+	for _, gone := range done.tombstones {
+		gone.durable = true
+	}
+	for _, r := range done.installs {
+		if r.gone {
+			delete(c.installs, r.shard)
+			c.out.Aborts = append(c.out.Aborts, r.installing.got.rows)
+			continue
+		}
+		c.out.Installs = append(c.out.Installs, Install{Shard: r.shard, Rows: r.installing.got.rows})
+	}
 	for _, rs := range done.responses {
 		c.release(rs)
 	}
@@ -236,6 +288,9 @@ func (c *Core) SyncDone(seq uint64) {
 
 // release lets go messages that waited for a sync.
 func (c *Core) release(rs responses) {
+	if rs.replica.gone {
+		return
+	}
 	for _, m := range rs.messages {
 		if m.GetTo() == rs.replica.id {
 			rs.replica.stepLocal(m)
@@ -251,6 +306,7 @@ func (c *Core) Tick() {
 	for _, r := range c.all {
 		if r.needsTick() {
 			r.tick()
+			c.tickMembership(r)
 			c.touch(r)
 		}
 	}
@@ -272,9 +328,7 @@ func (c *Core) Campaign(shard uint32) {
 // timeout has passed without.
 func (c *Core) TransferLeader(shard uint32, id uint64) {
 	if r := c.byID[shard]; r != nil && r.leads() && id != r.id {
-		r.transferTicks = electionTicks
-		r.node.TransferLeader(id)
-		c.touch(r)
+		c.transfer(r, id)
 	}
 }
 
@@ -306,6 +360,15 @@ func (c *Core) Abandon() []Delivery {
 	for _, r := range c.all {
 		c.failFlight(r)
 	}
+	for _, done := range c.drained {
+		c.answerRead(done, ErrStopped)
+	}
+	for _, gone := range c.removals {
+		for _, done := range gone.done {
+			c.answerRead(done, ErrStopped)
+		}
+	}
+	c.drained, c.removals = nil, nil
 	return c.out.Results
 }
 
@@ -314,7 +377,10 @@ func (c *Core) InFlight() int { return len(c.unsynced) }
 
 // HasWork says that a turn would do something.
 func (c *Core) HasWork() bool {
-	return len(c.dirty) > 0 || len(c.out.Results) > 0 || len(c.out.Frames) > 0
+	out := &c.out
+	return len(c.dirty) > 0 || len(out.Results) > 0 || len(out.Frames) > 0 || len(out.Events) > 0 ||
+		len(out.Snapshots) > 0 || len(out.Installs) > 0 || len(out.Aborts) > 0 ||
+		c.removalsWait() || c.broken != nil
 }
 
 // Counters returns what was counted so far.
@@ -332,6 +398,9 @@ func (c *Core) touch(r *replica) {
 // is an engine's fault or a broken log, the Core must not be used any more and the process should end.
 func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 	defer recoverStorageError(&err)
+	if c.broken != nil {
+		return Turn{}, c.broken
+	}
 	c.seq++
 	c.nowMS = stampMS
 	c.counters.Turns++
@@ -350,6 +419,9 @@ func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 		}
 	}
 	c.truncateLogs(w.batch)
+	if err := c.driveRemovals(w); err != nil {
+		return Turn{}, err
+	}
 	wait, err := c.commit(w)
 	if err != nil {
 		return Turn{}, fmt.Errorf("commit turn: %w", err)
@@ -357,6 +429,7 @@ func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 	for _, r := range work {
 		r.committed()
 	}
+	c.finishDrain()
 	turn, c.out = c.out, Turn{}
 	turn.Seq, turn.Wait, turn.More = c.seq, wait, len(c.dirty) > 0
 	return turn, nil

@@ -1,9 +1,12 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,6 +46,12 @@ type HostConfig struct {
 	Listener Listener
 	// Send hands a frame to the transport and must not block; nil: there are no peers.
 	Send func(Frame)
+	// SendSnapshot streams a shard's rows from source to another store, with WriteSnapshot, and must not block: it closes
+	// source and calls SnapshotSent when it is done. nil: none is sent.
+	SendSnapshot func(req SnapshotRequest, source store.Snapshot)
+	// OnChanged tells that a group led from here is as Want asked. It is called on the loop's goroutine and must not block;
+	// nil: nobody is told.
+	OnChanged func(shard uint32, term, gen uint64, conf Conf)
 	// StopTimeout bounds how long callers of what is in flight wait for it when Run is asked to stop; 0: 5 s. Run itself
 	// returns when the disk has answered every sync.
 	StopTimeout time.Duration
@@ -56,11 +65,16 @@ type Host struct {
 	// syncs are turns on their way to the waiter, durable their way back. Both have room for all turns in flight.
 	syncs   chan Turn
 	durable chan synced
+	// imports are received snapshots to be installed or aborted.
+	imports chan importJob
 	ticker  *time.Ticker
+	// stagger fires when the next replica in line may stand for election.
+	stagger *time.Timer
 
 	mu       sync.RWMutex
-	at       map[uint32]int
-	statuses []Status
+	statuses map[uint32]Status
+	// shape is the Core's when statuses was made.
+	shape    uint64
 	counters Counters
 }
 
@@ -81,12 +95,12 @@ func NewHost(cfg HostConfig, engine store.Engine, replicas []ReplicaState) (*Hos
 		return nil, err
 	}
 	h := &Host{
-		cfg: cfg, core: core, mail: newMailbox(), at: make(map[uint32]int, len(core.all)),
+		cfg: cfg, core: core, mail: newMailbox(), statuses: make(map[uint32]Status, len(core.all)),
 		syncs: make(chan Turn, maxTurnsInFlight), durable: make(chan synced, maxTurnsInFlight),
+		imports: make(chan importJob, maxImportJobs),
 	}
-	for i, r := range core.all {
-		h.at[r.shard] = i
-		h.statuses = append(h.statuses, core.statusOf(r))
+	for _, r := range core.all {
+		h.statuses[r.shard] = core.statusOf(r)
 	}
 	return h, nil
 }
@@ -134,7 +148,7 @@ func (h *Host) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fs
 // Read returns when the shard's committed rows on this store show everything that was acknowledged before the call; then
 // read them with store.Reader. With stale it only says whether the store has the shard at all.
 func (h *Host) Read(ctx context.Context, shard uint32, stale bool) error {
-	if _, ok := h.at[shard]; !ok {
+	if _, ok := h.StatusOf(shard); !ok {
 		return ErrNoReplica
 	}
 	if stale {
@@ -172,7 +186,7 @@ func (h *Host) Receive(f Frame) {
 	}
 	h.mail.call(func(c *Core) {
 		for _, m := range f.Messages {
-			c.Step(m)
+			c.Step(f.From, m)
 		}
 	})
 }
@@ -203,18 +217,15 @@ func (h *Host) TransferLeader(shard uint32, id uint64) {
 func (h *Host) Status() []Status {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return append([]Status(nil), h.statuses...)
+	return slices.SortedFunc(maps.Values(h.statuses), func(a, b Status) int { return cmp.Compare(a.Shard, b.Shard) })
 }
 
 // StatusOf returns how one shard's replica stood after its last turn.
 func (h *Host) StatusOf(shard uint32) (Status, bool) {
-	i, ok := h.at[shard]
-	if !ok {
-		return Status{}, false
-	}
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return h.statuses[i], true
+	s, ok := h.statuses[shard]
+	return s, ok
 }
 
 // Counters returns what was counted up to the last turn.
@@ -229,8 +240,10 @@ func (h *Host) Counters() Counters {
 func (h *Host) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(h.waitForSyncs)
+	g.Go(h.doImports)
 	g.Go(func() error {
 		defer close(h.syncs)
+		defer close(h.imports)
 		defer h.answerEverybody()
 		return h.loop(ctx)
 	})

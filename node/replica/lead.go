@@ -46,6 +46,7 @@ func (c *Core) noteSoftState(r *replica, s raft.SoftState) {
 
 func (c *Core) takeLead(r *replica) {
 	r.lead = &leadership{term: r.hard.term}
+	r.members.told, r.members.changeIn, r.members.caughtUp = 0, 0, nil
 	r.campaignIn = -1
 	c.counters.LeadershipsGained++
 	if r.lead.term <= r.floor {

@@ -25,6 +25,12 @@ type raftLog struct {
 		conf *raftpb.ConfState
 	}
 
+	// sending and state are for raft's request of a snapshot.
+	sending *sendGate
+	state   func() (position, *raftpb.ConfState)
+	// keepsTail is the fault TruncateByIndexAlone.
+	keepsTail bool
+
 	// truncated is the last entry whose row is gone; rows stand from the next index to last.
 	truncated position
 	last      uint64
@@ -97,11 +103,6 @@ func (l *raftLog) Entries(lo, hi, maxSize uint64) ([]*raftpb.Entry, error) {
 
 func (l *raftLog) firstRecent() uint64 { return l.last + 1 - uint64(len(l.recent)) }
 
-// Snapshot is what raft asks for when a peer needs entries that are gone.
-func (l *raftLog) Snapshot() (*raftpb.Snapshot, error) {
-	return nil, raft.ErrSnapshotTemporarilyUnavailable
-}
-
 func (l *raftLog) readRows(lo, hi, maxSize uint64) (entries []*raftpb.Entry, err error) {
 	defer func() {
 		if err != nil {
@@ -160,6 +161,13 @@ func (l *raftLog) append(b store.Batch, entries []*raftpb.Entry) {
 		panic(fmt.Sprintf("replica: shard %d: append at %d to a log of (%d, %d]", l.shard, first, l.truncated.index, l.last))
 	}
 	oldLast := l.last
+	if l.keepsTail {
+		entries = entries[min(uint64(len(entries)), oldLast+1-min(first, oldLast+1)):]
+		if len(entries) == 0 {
+			return
+		}
+		first = entries[0].GetIndex()
+	}
 	if first <= oldLast {
 		l.cut(first - 1)
 	}

@@ -3,12 +3,14 @@ package replica
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 )
 
 // loop is the one goroutine that uses the Core.
 func (h *Host) loop(ctx context.Context) error {
 	defer h.setTicker(false)
+	defer h.setStagger(false)
 	stop := ctx.Done()
 	var deadline <-chan time.Time
 	for {
@@ -23,6 +25,7 @@ func (h *Host) loop(ctx context.Context) error {
 			return nil
 		}
 		h.setTicker(h.core.NeedsTick())
+		h.setStagger(h.core.Staggered())
 		event, err := h.next(stop, deadline, busy)
 		switch {
 		case err != nil:
@@ -50,6 +53,10 @@ func (h *Host) next(stop <-chan struct{}, deadline <-chan time.Time, busy bool) 
 	if h.ticker != nil {
 		ticks = h.ticker.C
 	}
+	var stagger <-chan time.Time
+	if h.stagger != nil {
+		stagger = h.stagger.C
+	}
 	var look chan struct{}
 	if busy {
 		look = alwaysReady
@@ -64,6 +71,9 @@ func (h *Host) next(stop <-chan struct{}, deadline <-chan time.Time, busy bool) 
 		return somethingCame, h.syncDone(done)
 	case <-ticks:
 		h.core.Tick()
+	case <-stagger:
+		h.stagger = nil
+		h.core.Stagger()
 	case <-stop:
 		return stopAsked, nil
 	case <-deadline:
@@ -104,6 +114,9 @@ func (h *Host) turn() error {
 			h.cfg.Send(f)
 		}
 	}
+	if err := h.passSnapshots(turn); err != nil {
+		return err
+	}
 	h.publish()
 	for _, e := range turn.Events {
 		h.dispatch(e)
@@ -142,6 +155,10 @@ func (h *Host) dispatch(e Event) {
 		if listener != nil {
 			listener.OnApplied(e.Shard, e.Effects)
 		}
+	case Changed:
+		if h.cfg.OnChanged != nil {
+			h.cfg.OnChanged(e.Shard, e.Term, e.Gen, e.Conf)
+		}
 	}
 }
 
@@ -150,7 +167,11 @@ func (h *Host) publish() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.core.worked {
-		h.statuses[h.at[r.shard]] = h.core.statusOf(r)
+		h.statuses[r.shard] = h.core.statusOf(r)
+	}
+	if h.shape != h.core.shape {
+		h.shape = h.core.shape
+		maps.DeleteFunc(h.statuses, func(shard uint32, _ Status) bool { return h.core.byID[shard] == nil })
 	}
 	h.counters = h.core.Counters()
 }
@@ -163,6 +184,17 @@ func (h *Host) setTicker(on bool) {
 	case !on && h.ticker != nil:
 		h.ticker.Stop()
 		h.ticker = nil
+	}
+}
+
+// setStagger starts or stops the clock of those that stand for election one after the other.
+func (h *Host) setStagger(on bool) {
+	switch {
+	case on && h.stagger == nil:
+		h.stagger = time.NewTimer(StaggerInterval)
+	case !on && h.stagger != nil:
+		h.stagger.Stop()
+		h.stagger = nil
 	}
 }
 

@@ -1,7 +1,9 @@
 package replica
 
 import (
+	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 )
@@ -21,6 +23,8 @@ type readBatch struct {
 	index uint64
 	// ticks since it was asked: a question may be lost without notice.
 	ticks int
+	// age is the ticks since the first question.
+	age int
 }
 
 func (q *reads) count() int {
@@ -34,11 +38,15 @@ func (q *reads) count() int {
 func (q *reads) tick() {
 	for i := range q.asked {
 		q.asked[i].ticks++
+		q.asked[i].age++
 	}
 }
 
 // learn notes raft's answer to a question; one that was asked anew meanwhile has another id.
-func (q *reads) learn(rs raft.ReadState) {
+func (q *reads) learn(rs raft.ReadState, nonce [8]byte) {
+	if len(rs.RequestCtx) != readContextLen || !bytes.Equal(rs.RequestCtx[8:], nonce[:]) {
+		return
+	}
 	id := binary.BigEndian.Uint64(rs.RequestCtx)
 	for i := range q.asked {
 		if q.asked[i].id == id {
@@ -47,11 +55,15 @@ func (q *reads) learn(rs raft.ReadState) {
 	}
 }
 
-// askReadIndex asks raft for those who came since the last turn, and again for those whose question got no answer. Before
-// the leadership is established nothing is asked: raft may know less as committed than was acknowledged.
+// askReadIndex asks raft for those who came since the last turn, and again for those whose question got no answer. A
+// leader asks nothing before it is established: raft may know less as committed than was acknowledged. A follower's
+// question goes to its leader, if it has one, and is given up after readTicks.
 func (c *Core) askReadIndex(r *replica) {
-	if !r.lead.established {
+	if r.lead != nil && !r.lead.established || len(r.reads.fresh)+len(r.reads.asked) == 0 {
 		return
+	}
+	if r.lead == nil {
+		c.giveUpReads(r)
 	}
 	for i := range r.reads.asked {
 		if b := &r.reads.asked[i]; b.index == 0 && b.ticks > 0 {
@@ -64,9 +76,27 @@ func (c *Core) askReadIndex(r *replica) {
 	}
 }
 
+// giveUpReads fails what a follower has waited too long for.
+func (c *Core) giveUpReads(r *replica) {
+	r.reads.asked = slices.DeleteFunc(r.reads.asked, func(b readBatch) bool {
+		if b.age < readTicks || b.index != 0 && b.index <= r.applied.index {
+			return false
+		}
+		for _, done := range b.dones {
+			c.answerRead(done, r.notLeader())
+		}
+		return true
+	})
+}
+
+// readContextLen is the length of a question's context: its number, and the nonce of the run that asks. Without the nonce
+// the answer to a question of an earlier run could be taken for one of this run's, and show less than it must.
+const readContextLen = 16
+
 func (c *Core) ask(r *replica) uint64 {
 	c.readSeq++
-	r.node.ReadIndex(binary.BigEndian.AppendUint64(nil, c.readSeq))
+	context := binary.BigEndian.AppendUint64(make([]byte, 0, readContextLen), c.readSeq)
+	r.node.ReadIndex(append(context, c.nonce[:]...))
 	return c.readSeq
 }
 

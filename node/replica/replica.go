@@ -26,7 +26,10 @@ type replica struct {
 	shard  uint32
 	id     uint64
 	stores map[uint64]string
-	conf   *raftpb.ConfState
+	// conf is the configuration as applied, view the same for others to read, gen the generation it comes from.
+	conf *raftpb.ConfState
+	view Conf
+	gen  uint64
 
 	node  *raft.RawNode
 	log   *raftLog
@@ -38,6 +41,8 @@ type replica struct {
 	applied appliedState
 	// dirty replicas take part in the next turn.
 	dirty bool
+	// gone: it has been removed.
+	gone bool
 	// appliedMoved says that the applied index is to be written with this turn.
 	appliedMoved bool
 
@@ -46,10 +51,19 @@ type replica struct {
 	lead *leadership
 	// floor is the highest epoch seen in the control plane: a leadership at or below it is given up.
 	floor uint64
-	// campaignIn counts the ticks to the next candidacy of a group's only voter; below zero: none is planned.
+	// campaignIn counts the ticks to the next candidacy; below zero: none is planned.
 	campaignIn int
 	// transferTicks is how long a transfer of leadership may still take; 0: none is going on.
 	transferTicks int
+	// standIn counts the StaggerIntervals to a candidacy after the leader's store became suspect; 0: none is planned.
+	standIn int
+	members membership
+
+	// incoming is a received snapshot that raft has been told of, installing one that is on its way into the engine, held
+	// raft's message that waited for it.
+	incoming   *Received
+	installing *installation
+	held       *raftpb.Message
 
 	queue  queue
 	flight *flight
@@ -58,16 +72,18 @@ type replica struct {
 
 func openReplica(c *Core, s ReplicaState) (*replica, error) {
 	r := &replica{
-		shard: s.Shard, id: s.ID, stores: s.Stores, conf: s.conf,
-		log: s.log, rows: store.NewShard(c.engine, s.Shard, c.cfg.Cache),
-		hard: s.hard, applied: s.applied, campaignIn: -1,
+		shard: s.Shard, id: s.ID, stores: s.Stores, conf: s.conf, view: confOf(s.conf), gen: s.gen,
+		log: s.log, rows: store.NewShard(c.engine, s.Shard, c.cfg.Cache), hard: s.hard, applied: s.applied, campaignIn: -1,
 	}
 	if r.onlyVoter() {
 		r.campaignIn = 0
 	}
+	r.log.sending = &c.sending
+	r.log.state = func() (position, *raftpb.ConfState) { return r.applied.position, r.conf }
+	r.log.keepsTail = c.cfg.Faults.TruncateByIndexAlone
 	r.state.rows = r.rows
-	if err := guard(r.rows, func() { r.machine = c.cfg.OpenMachine(s.Shard, r.rows) }); err != nil {
-		return nil, fmt.Errorf("open state machine: %w", err)
+	if err := r.openMachine(c); err != nil {
+		return nil, err
 	}
 	node, err := raft.NewRawNode(&raft.Config{
 		ID:                        s.ID,
@@ -95,6 +111,14 @@ func openReplica(c *Core, s ReplicaState) (*replica, error) {
 	return r, nil
 }
 
+// openMachine makes the replica's state machine from its rows.
+func (r *replica) openMachine(c *Core) error {
+	if err := guard(r.rows, func() { r.machine = c.cfg.OpenMachine(r.shard, r.rows) }); err != nil {
+		return fmt.Errorf("open state machine: %w", err)
+	}
+	return nil
+}
+
 // onlyVoter says that the group has no other voter: it elects itself and needs no heartbeats.
 func (r *replica) onlyVoter() bool {
 	return len(r.conf.Voters) == 1 && r.conf.Voters[0] == r.id && len(r.conf.VotersOutgoing) == 0
@@ -115,7 +139,7 @@ func (r *replica) stepLocal(m *raftpb.Message) {
 
 // needsTick says whether time matters to the replica now.
 func (r *replica) needsTick() bool {
-	if !r.onlyVoter() {
+	if !r.onlyVoter() || len(r.conf.Learners) > 0 || r.changing() {
 		return true
 	}
 	return r.lead == nil || !r.lead.established || r.lead.lease != leaseHeld || r.transferTicks > 0
@@ -137,7 +161,7 @@ func (r *replica) tick() {
 
 func (r *replica) campaign() {
 	r.campaignIn = -1
-	if r.lead != nil {
+	if r.lead != nil || !r.votes() {
 		return
 	}
 	// An error is impossible: raft answers a candidacy it does not want by doing nothing.
@@ -149,20 +173,28 @@ func (c *Core) drive(r *replica, w *write) error {
 	if r.campaignIn == 0 {
 		r.campaign()
 	}
+	if r.held != nil {
+		c.appendLog(r, r.held, w)
+		r.held = nil
+	}
 	for range maxPasses {
 		if r.lead != nil {
 			c.pursueLease(r)
+			c.pursueWanted(r)
+			c.pursueDrain(r)
 			c.proposeNext(r, w.stampMS)
-			c.askReadIndex(r)
 		}
-		if !r.node.HasReady() {
+		c.askReadIndex(r)
+		if r.installing != nil || !r.node.HasReady() {
 			break
 		}
 		if err := c.handle(r, r.node.Ready(), w); err != nil {
 			return err
 		}
 	}
-	if r.node.HasReady() {
+	c.releaseReads(r)
+	c.refuseUnwanted(r)
+	if r.installing == nil && r.node.HasReady() {
 		c.touch(r)
 	}
 	if r.appliedMoved {
@@ -197,22 +229,35 @@ func (c *Core) handle(r *replica, rd raft.Ready, w *write) error {
 	if rd.SoftState != nil {
 		c.noteSoftState(r, *rd.SoftState)
 	}
+	var votes []*raftpb.Message
 	for _, m := range rd.Messages {
 		switch m.GetTo() {
 		case raft.LocalAppendThread:
+			if m.GetSnapshot() != nil {
+				c.beginInstall(r, m, w)
+				continue
+			}
 			c.appendLog(r, m, w)
 		case raft.LocalApplyThread:
 			if err := c.applyEntries(r, m); err != nil {
 				return err
 			}
 		default:
+			if m.GetType() == raftpb.MsgVote {
+				// Its answers count for this term and this log: both must outlive a crash, or an answer to a candidacy
+				// before it could count for another one after it.
+				votes = append(votes, m)
+				continue
+			}
 			c.send(r, m)
 		}
 	}
-	for _, rs := range rd.ReadStates {
-		r.reads.learn(rs)
+	if len(votes) > 0 {
+		w.responses = append(w.responses, responses{replica: r, messages: votes})
 	}
-	c.releaseReads(r)
+	for _, rs := range rd.ReadStates {
+		r.reads.learn(rs, c.nonce)
+	}
 	return nil
 }
 
@@ -246,6 +291,10 @@ func (c *Core) appendLog(r *replica, m *raftpb.Message, w *write) {
 // send puts a message into the frame of its addressee's store.
 func (c *Core) send(r *replica, m *raftpb.Message) {
 	to, ok := r.stores[m.GetTo()]
+	if m.GetType() == raftpb.MsgSnap {
+		c.requestSnapshot(r, m, to)
+		return
+	}
 	if !ok {
 		return
 	}

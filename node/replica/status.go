@@ -18,6 +18,11 @@ type Status struct {
 	Degraded    bool
 
 	Applied, Commit uint64
+	// Conf is the group's configuration as applied, Gen the generation it comes from. Installing: a snapshot is being put in
+	// place of the rows.
+	Conf       Conf
+	Gen        uint64
+	Installing bool
 	// LogFirst to LogLast are on disk and take LogBytes.
 	LogFirst, LogLast, LogBytes uint64
 	// Queued commands wait for an entry.
@@ -31,6 +36,7 @@ func (c *Core) statusOf(r *replica) Status {
 		Shard: r.shard, ReplicaID: r.id, LeaderStore: r.stores[r.soft.Lead], Term: r.hard.term,
 		Applied: r.applied.index, Commit: max(r.hard.commit, r.applied.index),
 		LogFirst: r.log.truncated.index + 1, LogLast: r.log.last, LogBytes: r.log.bytes,
+		Conf: r.view, Gen: r.gen, Installing: r.installing != nil,
 		Queued: r.queue.len(), Rows: r.rows.Counters(),
 	}
 	if r.soft.Lead == r.id && r.soft.RaftState == raft.StateLeader {

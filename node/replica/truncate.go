@@ -10,14 +10,14 @@ import (
 const maxTruncations = 4
 
 // truncateLogs keeps the logs of all shards within Config.LogBytes together, the largest first, by removing what is
-// applied here and, on a leader, known to be on every replica.
+// applied here and, on a leader, known to be on every replica that is not lost or hopelessly behind.
 func (c *Core) truncateLogs(b store.Batch) {
 	total := c.logBytes()
 	// A step below half of a shard's share would come too often.
 	step := c.cfg.LogBytes / uint64(2*len(c.all)+1)
 	for n := 0; n < maxTruncations && total > c.cfg.LogBytes; n++ {
 		r := c.largestLog()
-		before, limit := r.log.bytes, r.truncatable()
+		before, limit := r.log.bytes, c.truncatable(r)
 		if limit <= r.log.truncated.index || r.log.bytesTo(limit) < step {
 			return
 		}
@@ -46,14 +46,30 @@ func (c *Core) largestLog() *replica {
 }
 
 // truncatable is the last index whose row nobody needs any more, as far as is known here: a follower does not know what the
-// others have, so that its successor as leader may have to bring them up by a snapshot.
-func (r *replica) truncatable() uint64 {
-	limit := r.applied.index
-	if r.lead != nil {
-		r.node.WithProgress(func(_ uint64, _ raft.ProgressType, pr tracker.Progress) {
-			limit = min(limit, pr.Match)
-		})
+// others have, so that its successor as leader may have to bring them up by a snapshot. So does a leader those whose store
+// is suspect, and those that lack more than a shard's share of the log.
+func (c *Core) truncatable(r *replica) uint64 {
+	if r.installing != nil {
+		return 0 // its rows are being replaced
 	}
+	limit := r.applied.index
+	if r.lead == nil {
+		return limit
+	}
+	share := c.cfg.LogBytes / uint64(len(c.all))
+	r.node.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		has := pr.Match
+		if pr.State == tracker.StateSnapshot {
+			has = max(has, pr.PendingSnapshot)
+		}
+		if has >= limit || c.suspects[r.stores[id]] {
+			return
+		}
+		if has < r.log.truncated.index || r.log.bytes-r.log.bytesTo(has) > share {
+			return
+		}
+		limit = has
+	})
 	return limit
 }
 

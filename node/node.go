@@ -172,7 +172,7 @@ func (n *Node) join(ctx context.Context) (err error) {
 // form makes the shards of a new cluster. Each step finds what an interrupted formation left.
 func (n *Node) form(ctx context.Context) error {
 	ident := n.dir.Ident()
-	if err := n.plane.Bootstrap(ctx, control.Seed{ClusterID: ident.ClusterID, Shards: n.cfg.Shards, Store: ident.StoreUUID}); err != nil {
+	if err := n.plane.Bootstrap(ctx, control.Seed{ClusterID: ident.ClusterID, Shards: n.cfg.Shards, Stores: []string{ident.StoreUUID}}); err != nil {
 		return fmt.Errorf("form cluster: %w", err)
 	}
 	m, err := n.plane.Map(ctx)

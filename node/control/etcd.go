@@ -39,6 +39,7 @@ type Etcd struct {
 	log     *slog.Logger
 	quota   int64
 	session session
+	office  office
 }
 
 var _ Plane = (*Etcd)(nil)
@@ -58,6 +59,7 @@ func NewEtcd(cfg EtcdConfig) (*Etcd, error) {
 	}
 	p := &Etcd{client: cfg.Server.Client(), log: cfg.Logger, quota: cfg.Server.quota}
 	p.session.ttl = cfg.LeaseTTL
+	p.office = office{wake: make(chan struct{}, 1), changed: make(chan struct{})}
 	return p, nil
 }
 
@@ -110,7 +112,7 @@ func (p *Etcd) bootstrap(ctx context.Context, seed Seed) error {
 
 // claimCluster writes the cluster's record if there is none and returns the one that stands.
 func (p *Etcd) claimCluster(ctx context.Context, seed Seed) (clusterRecord, error) {
-	own := clusterRecord{ID: seed.ClusterID, Shards: seed.Shards, Store: seed.Store}
+	own := seed.record()
 	response, err := p.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(keyCluster), "=", 0)).
 		Then(clientv3.OpPut(keyCluster, encodeJSON(own))).

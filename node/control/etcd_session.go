@@ -9,6 +9,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 )
 
 // session is the store's lease. It is kept alive and granted again only on beats, so that a process whose working loop is
@@ -81,6 +82,7 @@ func (p *Etcd) register(ctx context.Context, store Store) (Registration, error) 
 		}
 		next := nodeRecord{
 			NodeID: found.node.NodeID, Name: store.Name, Addr: store.Addr, Boots: store.Boots, BootID: store.BootID,
+			State: found.node.State,
 		}
 		guards := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", found.nodeRevision)}
 		var puts []clientv3.Op
@@ -129,7 +131,7 @@ func (p *Etcd) readStore(ctx context.Context, key string, store Store) (foundSto
 			return foundStore{}, err
 		}
 		found.nodeRevision = kvs[0].ModRevision
-		if err := checkBoots(store, found.node.Boots, found.node.BootID); err != nil {
+		if err := checkReturn(store, found.node.store(store.UUID, false)); err != nil {
 			return foundStore{}, err
 		}
 	}
@@ -155,15 +157,27 @@ func (p *Etcd) grant(ctx context.Context, store Store) (clientv3.LeaseID, error)
 	return granted.ID, nil
 }
 
-// Run renews the store's lease five times in its life, if there was a beat since the last time.
+// Run keeps the store's lease alive and learns when the controller changes, until ctx ends.
 func (p *Etcd) Run(ctx context.Context) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.keepLease(groupCtx) })
+	group.Go(func() error { return p.watchOffice(groupCtx) })
+	group.Go(func() error { return p.keepTerm(groupCtx) })
+	if err := group.Wait(); ctx.Err() == nil {
+		return fmt.Errorf("run control plane: %w", err)
+	}
+	return nil
+}
+
+// keepLease renews the store's lease five times in its life, if there was a beat since the last time.
+func (p *Etcd) keepLease(ctx context.Context) error {
 	ticker := time.NewTicker(p.session.ttl / 5)
 	defer ticker.Stop()
 	seen := p.session.beats.Load()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		case <-ticker.C:
 		}
 		if beats := p.session.beats.Load(); beats != seen {

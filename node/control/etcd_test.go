@@ -19,7 +19,7 @@ import (
 func TestAServerKeepsItsDataAndIgnoresLaterNames(t *testing.T) {
 	dir := t.TempDir()
 	first := startServer(t, ServerConfig{Dir: dir})
-	must(t, openEtcd(t, first).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 4, Store: "s"}))
+	must(t, openEtcd(t, first).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 4, Stores: []string{"s"}}))
 	first.Close()
 	first.Close()
 
@@ -32,7 +32,7 @@ func TestAServerKeepsItsDataAndIgnoresLaterNames(t *testing.T) {
 func TestTwoServersOnOneMachineDoNotClash(t *testing.T) {
 	a := openEtcd(t, startServer(t, ServerConfig{Dir: t.TempDir()}))
 	b := openEtcd(t, startServer(t, ServerConfig{Dir: t.TempDir()}))
-	must(t, a.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 4, Store: "s"}))
+	must(t, a.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 4, Stores: []string{"s"}}))
 	_, err := b.Map(t.Context())
 	wantError(t, err, ErrNoMap)
 }
@@ -71,7 +71,7 @@ func TestServerConfigIsValidated(t *testing.T) {
 func TestAClientSocketServesEtcdsOwnAPI(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "etcd.sock")
 	server := startServer(t, ServerConfig{Dir: t.TempDir(), ClientSocket: socket})
-	must(t, openEtcd(t, server).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 4, Store: "s"}))
+	must(t, openEtcd(t, server).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 4, Stores: []string{"s"}}))
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + socket}, DialTimeout: 5 * time.Second})
 	must(t, err)
 	defer func() { must(t, client.Close()) }()
@@ -93,7 +93,7 @@ func TestBootstrapFinishesWhatACrashLeftHalfDone(t *testing.T) {
 	wantError(t, err, ErrNoMap)
 
 	// The first seed decides, whoever finishes.
-	must(t, p.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 16, Store: "s2"}))
+	must(t, p.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 16, Stores: []string{"s2"}}))
 	m, err := p.Map(t.Context())
 	must(t, err)
 	equal(t, m, half.seed().firstMap())
@@ -102,7 +102,7 @@ func TestBootstrapFinishesWhatACrashLeftHalfDone(t *testing.T) {
 func TestADamagedMapIsNoMap(t *testing.T) {
 	server := startServer(t, ServerConfig{Dir: t.TempDir()})
 	p := openEtcd(t, server)
-	must(t, p.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 2, Store: "s"}))
+	must(t, p.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 2, Stores: []string{"s"}}))
 	shard := shardKey(keyShards, 2)
 	for _, damage := range []clientv3.Op{
 		clientv3.OpPut(keyMap, "{"),

@@ -14,9 +14,16 @@ import (
 type Memory struct {
 	mu sync.Mutex
 	// Guarded by mu.
-	seed        *Seed
-	nodes       map[string]memoryNode
-	leaders     map[uint32]memoryLeader
+	seed    *Seed
+	shards  map[uint32]Shard
+	actual  map[uint32]Actual
+	nodes   map[string]memoryNode
+	leaders map[uint32]memoryLeader
+	// office is the controller's term, nil: none, and whose it is; vacated is closed and made anew when a term ends.
+	office      *Term
+	officer     *MemoryPlane
+	vacated     chan struct{}
+	lastTerm    int64
 	settings    map[SettingKind]map[string]Setting
 	unavailable bool
 	// loseAnswers is how many changes to apply and yet to answer with ErrUnavailable.
@@ -27,9 +34,9 @@ type Memory struct {
 }
 
 type memoryNode struct {
-	id     uint64
-	boots  uint64
-	bootID string
+	StoreRecord
+	// plane is that of its last registration: it is live while that has a lease.
+	plane *MemoryPlane
 }
 
 type memoryLeader struct {
@@ -44,12 +51,18 @@ type memoryWatcher struct {
 	mu      sync.Mutex
 	leader  func(LeaderRecord)
 	setting func(Setting)
+	wanted  func(Shard)
+	actual  func(Actual)
+	stores  func()
 }
 
 // NewMemory returns an empty control plane: no cluster, no stores.
 func NewMemory() *Memory {
 	return &Memory{
+		shards:   map[uint32]Shard{},
+		actual:   map[uint32]Actual{},
 		nodes:    map[string]memoryNode{},
+		vacated:  make(chan struct{}),
 		leaders:  map[uint32]memoryLeader{},
 		settings: map[SettingKind]map[string]Setting{Queue: {}, Tenant: {}},
 		watchers: map[*memoryWatcher]struct{}{},
@@ -86,15 +99,20 @@ func (m *Memory) DropMap() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seed = nil
+	clear(m.shards)
 }
 
 // Plane is a process's view of m.
 func (m *Memory) Plane() *MemoryPlane { return &MemoryPlane{m: m} }
 
-// memoryEvent is one thing a watcher is told; one of the two is set.
+// memoryEvent is one thing a watcher is told; one of them is set.
 type memoryEvent struct {
 	leader  *LeaderRecord
 	setting *Setting
+	// wanted and actual are the ids of shards; stores says that any store has changed.
+	wanted uint32
+	actual uint32
+	stores bool
 }
 
 // everythingLocked is what a watcher hears when it starts, in a fixed order.
@@ -109,6 +127,15 @@ func (m *Memory) everythingLocked() []memoryEvent {
 			s := m.settings[kind][name].clone()
 			events = append(events, memoryEvent{setting: &s})
 		}
+	}
+	for _, shard := range sortedKeys(m.shards) {
+		events = append(events, memoryEvent{wanted: shard})
+	}
+	for _, shard := range sortedKeys(m.actual) {
+		events = append(events, memoryEvent{actual: shard})
+	}
+	if len(m.nodes) > 0 {
+		events = append(events, memoryEvent{stores: true})
 	}
 	return events
 }
@@ -142,6 +169,16 @@ func (m *Memory) tellOne(w *memoryWatcher, events []memoryEvent) {
 			if s, ok := m.settingNow(e.setting.Kind(), e.setting.Name()); ok {
 				w.setting(s)
 			}
+		case e.wanted != 0 && w.wanted != nil:
+			if s, ok := m.shardNow(e.wanted); ok {
+				w.wanted(s)
+			}
+		case e.actual != 0 && w.actual != nil:
+			if a, ok := m.actualNow(e.actual); ok {
+				w.actual(a)
+			}
+		case e.stores && w.stores != nil:
+			w.stores()
 		}
 	}
 }

@@ -19,7 +19,8 @@ type MemoryPlane struct {
 
 var _ Plane = (*MemoryPlane)(nil)
 
-// Lapse ends the store's lease: its leader records go. The first AcquireLeaders after the next beat gets a new one.
+// Lapse ends the store's lease: its leader records go, and its term as the controller. The first AcquireLeaders or Campaign
+// after the next beat gets a new one.
 func (p *MemoryPlane) Lapse() {
 	m := p.m
 	m.mu.Lock()
@@ -31,8 +32,11 @@ func (p *MemoryPlane) Lapse() {
 		}
 	}
 	p.lease, p.beatsAtLapse = 0, p.beats.Load()
+	if m.officer == p {
+		m.vacateLocked()
+	}
 	m.mu.Unlock()
-	m.tell(events)
+	m.tell(append(events, memoryEvent{stores: true}))
 }
 
 // Beats counts the calls of Beat, for tests of the loop that must call it.
@@ -63,6 +67,9 @@ func (p *MemoryPlane) Bootstrap(ctx context.Context, seed Seed) error {
 	}
 	if m.seed == nil {
 		m.seed = &seed
+		for _, s := range seed.firstMap().Shards {
+			m.shards[s.ID] = s
+		}
 		return m.changedLocked()
 	}
 	if m.seed.ClusterID != seed.ClusterID {
@@ -77,7 +84,14 @@ func (p *MemoryPlane) Register(ctx context.Context, store Store) (Registration, 
 	}
 	m := p.m
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	registration, err := p.registerLocked(ctx, store)
+	m.mu.Unlock()
+	m.tell([]memoryEvent{{stores: true}})
+	return registration, err
+}
+
+func (p *MemoryPlane) registerLocked(ctx context.Context, store Store) (Registration, error) {
+	m := p.m
 	if err := p.enterLocked(ctx); err != nil {
 		return Registration{}, fmt.Errorf("register store %s: %w", store.UUID, err)
 	}
@@ -86,28 +100,36 @@ func (p *MemoryPlane) Register(ctx context.Context, store Store) (Registration, 
 			store.UUID, store.ClusterID, ErrOtherCluster, m.seed.ClusterID)
 	}
 	node, known := m.nodes[store.UUID]
-	before := node.boots
+	before := node.Boots
 	if known {
-		if err := checkBoots(store, node.boots, node.bootID); err != nil {
-			return Registration{}, err
+		if err := checkReturn(store, node.StoreRecord); err != nil {
+			return Registration{}, fmt.Errorf("register store %s: %w", store.UUID, err)
 		}
 	} else {
 		m.lastNode++
-		node.id = m.lastNode
+		node.NodeID, node.UUID, node.State = m.lastNode, store.UUID, StoreUp
 	}
-	node.boots, node.bootID = store.Boots, store.BootID
+	node.Name, node.Addr, node.Boots, node.BootID = store.Name, store.Addr, store.Boots, store.BootID
+	node.plane = p
 	m.nodes[store.UUID] = node
 	p.store = store
 	p.grantLocked()
-	return Registration{NodeID: node.id, Boots: before}, m.changedLocked()
+	return Registration{NodeID: node.NodeID, Boots: before}, m.changedLocked()
+}
+
+// checkReturn refuses a store that was declared gone, and one whose disk is not the newest that it has had.
+func checkReturn(store Store, known StoreRecord) error {
+	if known.State == StoreGone {
+		return ErrStoreGone
+	}
+	return checkBoots(store, known.Boots, known.BootID)
 }
 
 // checkBoots refuses a store whose disk knows of fewer starts than were recorded. An equal number is the same start asking
 // again, after an answer was lost, or else a copy of the disk.
 func checkBoots(store Store, boots uint64, bootID string) error {
 	if boots > store.Boots || boots == store.Boots && bootID != store.BootID {
-		return fmt.Errorf("register store %s: %w: its disk counts %d starts, the control plane knows of %d",
-			store.UUID, ErrRolledBack, store.Boots, boots)
+		return fmt.Errorf("%w: its disk counts %d starts, the control plane knows of %d", ErrRolledBack, store.Boots, boots)
 	}
 	return nil
 }
@@ -115,6 +137,20 @@ func checkBoots(store Store, boots uint64, bootID string) error {
 func (p *MemoryPlane) grantLocked() {
 	p.m.lastLease++
 	p.lease = p.m.lastLease
+}
+
+// leaseLocked says whether the store's lease is held, and grants it again if there was a beat since it lapsed.
+func (p *MemoryPlane) leaseLocked() error {
+	switch {
+	case p.store.UUID == "":
+		return ErrNotRegistered
+	case p.lease != 0:
+		return nil
+	case p.beats.Load() == p.beatsAtLapse:
+		return ErrLapsed
+	}
+	p.grantLocked()
+	return nil
 }
 
 func (p *MemoryPlane) Map(ctx context.Context) (*Map, error) {
@@ -127,19 +163,32 @@ func (p *MemoryPlane) Map(ctx context.Context) (*Map, error) {
 	if m.seed == nil {
 		return nil, fmt.Errorf("read slot map: %w", ErrNoMap)
 	}
-	return m.seed.firstMap(), nil
+	standing := m.seed.firstMap()
+	for i, s := range standing.Shards {
+		standing.Shards[i] = m.shards[s.ID].clone()
+	}
+	return standing, nil
 }
 
-// firstMap spreads the slots over the shards in runs of equal length, each with one replica.
+// firstMap spreads the slots over the shards in runs of equal length, and the replicas over the stores: each shard begins at
+// another store, and every other round goes backwards, so that the shards of a store that is lost do not all go to one.
 func (s Seed) firstMap() *Map {
 	m := &Map{ClusterID: s.ClusterID, Version: 1}
 	for slot := range m.Slots {
 		m.Slots[slot] = uint32(slot*s.Shards/Slots) + 1
 	}
+	n := len(s.Stores)
+	copies := min(n, MaxReplicas)
 	for i := range s.Shards {
-		m.Shards = append(m.Shards, Shard{
-			ID: uint32(i) + 1, Gen: 1, Replicas: []Replica{{RID: 1, Store: s.Store}}, NextRID: 2,
-		})
+		shard := Shard{ID: uint32(i) + 1, Gen: 1, NextRID: uint64(copies) + 1}
+		for k := range copies {
+			at := (i + k) % n
+			if i/n%2 == 1 {
+				at = (i - k + n) % n
+			}
+			shard.Replicas = append(shard.Replicas, Replica{RID: uint64(k) + 1, Store: s.Stores[at]})
+		}
+		m.Shards = append(m.Shards, shard)
 	}
 	return m
 }
@@ -151,16 +200,9 @@ func (p *MemoryPlane) AcquireLeaders(ctx context.Context, claims []LeaderClaim) 
 		m.mu.Unlock()
 		return nil, fmt.Errorf("acquire leader leases: %w", err)
 	}
-	if p.store.UUID == "" {
+	if err := p.leaseLocked(); err != nil {
 		m.mu.Unlock()
-		return nil, fmt.Errorf("acquire leader leases: %w", ErrNotRegistered)
-	}
-	if p.lease == 0 && p.beats.Load() == p.beatsAtLapse {
-		m.mu.Unlock()
-		return nil, fmt.Errorf("acquire leader leases: %w", ErrLapsed)
-	}
-	if p.lease == 0 {
-		p.grantLocked()
+		return nil, fmt.Errorf("acquire leader leases: %w", err)
 	}
 	grants := make([]LeaderGrant, 0, len(claims))
 	var events []memoryEvent

@@ -1,5 +1,6 @@
-// Package control is the control plane: which cluster this is, which stores it has, which shards there are and who leads
-// them, and the settings of queues and tenants. Never jobs, executions or leases of workers: those belong to the shards.
+// Package control is the control plane: which cluster this is, which stores it has, which shards there are, where their
+// replicas are wanted and are, who leads them, and the settings of queues and tenants. Never jobs, executions or leases of
+// workers: those belong to the shards.
 //
 // Two implementations stand behind Plane: Etcd, over the etcd server this process embeds (Server), and Memory, which is
 // synchronous, starts no goroutine and can be told to misbehave, for tests, simulation and embedded test servers. Package
@@ -8,14 +9,17 @@
 // No safety rests on it: what fences a leader is its raft term inside the shard's own state. A shard with a raft majority
 // goes on while the control plane is away.
 //
-// Goroutines: Run of Etcd and of Keeper, and the two Watch methods, which all block until their context ends. Every other
-// method is a request that ends with its context, safe for use by any goroutine.
+// Place and BalanceLeaders are what a controller decides by: pure functions of what is known.
+//
+// Goroutines: Run of Server, of Etcd and of Keeper, and the Watch methods, which all block until their context ends, as does
+// Campaign while it has to wait. Every other method is a request that ends with its context, safe for use by any goroutine.
 package control
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
@@ -70,7 +74,7 @@ type Plane interface {
 	// called only for a store that holds no shard yet. Errors: ErrOtherCluster, ErrUnavailable.
 	Bootstrap(ctx context.Context, seed Seed) error
 	// Register makes the store known, gives it its node id, the same for ever, and grants its lease. Errors:
-	// ErrRolledBack, ErrOtherCluster, ErrUnavailable.
+	// ErrRolledBack, ErrOtherCluster, ErrStoreGone, ErrUnavailable.
 	Register(ctx context.Context, store Store) (Registration, error)
 	// Map reads the slot map and the shards. Errors: ErrNoMap, ErrUnavailable.
 	Map(ctx context.Context) (*Map, error)
@@ -86,6 +90,30 @@ type Plane interface {
 	// ends; it returns ctx's error. It survives compaction and loss of the control plane by reading everything again, so
 	// that fn may see a record twice but always sees the newest. fn must neither block nor call the plane.
 	WatchLeaders(ctx context.Context, fn func(LeaderRecord)) error
+
+	// Stores lists all registered stores in order of their node ids. Errors: ErrUnavailable.
+	Stores(ctx context.Context) ([]StoreRecord, error)
+	// WatchStores calls fn whenever Stores may answer differently than before, also for what stands when it begins, until
+	// ctx ends; it returns ctx's error. fn must neither block nor call the plane.
+	WatchStores(ctx context.Context, fn func()) error
+	// SetStoreState says what is wanted of a store: under the controller's term, or with a nil term as an operator. Errors:
+	// ErrDeposed, ErrNoStore, ErrUnavailable.
+	SetStoreState(ctx context.Context, term *Term, store string, state StoreState) error
+	// WatchShards is for shards as they are wanted what WatchLeaders is for leaders.
+	WatchShards(ctx context.Context, fn func(Shard)) error
+	// ChangeShard stores next as the successor of the generation expected. Its replicas are those of before or have ids that
+	// were never given. To ask again for what stands is no error. Errors: ErrDeposed, *GenError, ErrNoShard, ErrUnavailable.
+	ChangeShard(ctx context.Context, term *Term, next Shard, expectedGen uint64) error
+	// PublishShards tells how shards are; called by their leaders. The answers, in order, say which stand now: false where a
+	// later epoch, or a later generation of the same epoch, was there before. Errors: ErrUnavailable.
+	PublishShards(ctx context.Context, actuals []Actual) ([]bool, error)
+	// WatchActual is for shards as they are what WatchLeaders is for leaders.
+	WatchActual(ctx context.Context, fn func(Actual)) error
+	// Campaign waits while another store is the controller and returns with this one as it, for as long as its lease is held.
+	// It needs Run. Errors: ErrNotRegistered, ErrLapsed, ErrUnavailable.
+	Campaign(ctx context.Context) (*Term, error)
+	// Resign ends a term. Errors: ErrUnavailable.
+	Resign(ctx context.Context, term *Term) error
 
 	// PutSetting stores s as the successor of version expected (0: it must not exist) and returns it with its new
 	// version. Versions of a name only grow, across deletion too: a deletion is put with Deleted set and stays as a
@@ -109,16 +137,19 @@ type Seed struct {
 	ClusterID string
 	// Shards is how many; from 1 to MaxShards. They are numbered from 1: 0 is the store's own key span.
 	Shards int
-	// Store is the uuid of the store that holds the first replica of each.
-	Store string
+	// Stores are the uuids of the stores that hold the first replicas: of each shard on up to MaxReplicas of them, in such
+	// an order that the first one of each, which is to lead, is everybody's turn.
+	Stores []string
 }
 
 func (s Seed) validate() error {
 	switch {
 	case s.ClusterID == "":
 		return errors.New("bootstrap cluster: ClusterID is empty")
-	case s.Store == "":
-		return errors.New("bootstrap cluster: Store is empty")
+	case len(s.Stores) == 0 || slices.Contains(s.Stores, ""):
+		return errors.New("bootstrap cluster: Stores is empty")
+	case len(slices.Compact(slices.Sorted(slices.Values(s.Stores)))) != len(s.Stores):
+		return errors.New("bootstrap cluster: Stores names one twice")
 	case s.Shards < 1 || s.Shards > MaxShards:
 		return fmt.Errorf("bootstrap cluster: Shards is %d, must be 1 to %d", s.Shards, MaxShards)
 	}

@@ -176,7 +176,7 @@ func TestMapIsMissingUntilBootstrap(t *testing.T) {
 		_, err := p.Map(t.Context())
 		wantError(t, err, ErrNoMap)
 
-		must(t, p.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 3, Store: "s1"}))
+		must(t, p.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 3, Stores: []string{"s1"}}))
 		m, err := p.Map(t.Context())
 		must(t, err)
 		equal(t, m.ClusterID, "c")
@@ -191,16 +191,16 @@ func TestMapIsMissingUntilBootstrap(t *testing.T) {
 
 func TestBootstrapHappensOnce(t *testing.T) {
 	both(t, func(t *testing.T, c cluster) {
-		must(t, c.open(t).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 64, Store: "s1"}))
+		must(t, c.open(t).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 64, Stores: []string{"s1"}}))
 		before, err := c.open(t).Map(t.Context())
 		must(t, err)
 
-		must(t, c.open(t).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 16, Store: "s2"}))
+		must(t, c.open(t).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 16, Stores: []string{"s2"}}))
 		after, err := c.open(t).Map(t.Context())
 		must(t, err)
 		equal(t, after, before)
 
-		err = c.open(t).Bootstrap(t.Context(), Seed{ClusterID: "other", Shards: 64, Store: "s1"})
+		err = c.open(t).Bootstrap(t.Context(), Seed{ClusterID: "other", Shards: 64, Stores: []string{"s1"}})
 		wantError(t, err, ErrOtherCluster)
 	})
 }
@@ -208,10 +208,12 @@ func TestBootstrapHappensOnce(t *testing.T) {
 func TestBootstrapRefusesNonsense(t *testing.T) {
 	both(t, func(t *testing.T, c cluster) {
 		for _, seed := range []Seed{
-			{Shards: 1, Store: "s"},
+			{Shards: 1, Stores: []string{"s"}},
 			{ClusterID: "c", Shards: 1},
-			{ClusterID: "c", Store: "s"},
-			{ClusterID: "c", Shards: MaxShards + 1, Store: "s"},
+			{ClusterID: "c", Shards: 1, Stores: []string{"s", ""}},
+			{ClusterID: "c", Shards: 1, Stores: []string{"s", "t", "s"}},
+			{ClusterID: "c", Stores: []string{"s"}},
+			{ClusterID: "c", Shards: MaxShards + 1, Stores: []string{"s"}},
 		} {
 			if err := c.open(t).Bootstrap(t.Context(), seed); err == nil {
 				t.Errorf("%+v was accepted", seed)
@@ -222,7 +224,7 @@ func TestBootstrapRefusesNonsense(t *testing.T) {
 
 func TestSlotsAreSpreadEvenly(t *testing.T) {
 	for _, shards := range []int{1, 3, 16, 64, 100, MaxShards} {
-		m := Seed{ClusterID: "c", Shards: shards, Store: "s"}.firstMap()
+		m := Seed{ClusterID: "c", Shards: shards, Stores: []string{"s"}}.firstMap()
 		slots := map[uint32]int{}
 		for _, shard := range m.Slots {
 			slots[shard]++
@@ -273,7 +275,7 @@ func TestRegisterRefusesADiskThatWasRolledBackOrCopied(t *testing.T) {
 
 func TestRegisterRefusesAnotherClustersDisk(t *testing.T) {
 	both(t, func(t *testing.T, c cluster) {
-		must(t, c.open(t).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 1, Store: "s1"}))
+		must(t, c.open(t).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 1, Stores: []string{"s1"}}))
 		stranger := store("s1", 1)
 		stranger.ClusterID = "d"
 		_, err := c.open(t).Register(t.Context(), stranger)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -12,10 +13,12 @@ const (
 	keyCluster   = "/cluster"
 	keyMap       = "/map"
 	keyShards    = "/s/"
+	keyActual    = "/a/"
 	keyLeaders   = "/l/"
 	keyNodes     = "/n/"
 	keyLive      = "/live/"
 	keyNodeAlloc = "/alloc/node"
+	keyTerm      = "/ctl"
 	keySettings  = "/settings/"
 	keyQueues    = keySettings + "queue/"
 	keyTenants   = keySettings + "tenant/"
@@ -27,10 +30,25 @@ const (
 type clusterRecord struct {
 	ID     string `json:"id"`
 	Shards int    `json:"shards"`
-	Store  string `json:"store"`
+	// Store is the first of the stores, Stores all of them if there are more.
+	Store  string   `json:"store"`
+	Stores []string `json:"stores,omitempty"`
 }
 
-func (r clusterRecord) seed() Seed { return Seed{ClusterID: r.ID, Shards: r.Shards, Store: r.Store} }
+func (s Seed) record() clusterRecord {
+	r := clusterRecord{ID: s.ClusterID, Shards: s.Shards, Store: s.Stores[0]}
+	if len(s.Stores) > 1 {
+		r.Stores = s.Stores
+	}
+	return r
+}
+
+func (r clusterRecord) seed() Seed {
+	if len(r.Stores) == 0 {
+		return Seed{ClusterID: r.ID, Shards: r.Shards, Stores: []string{r.Store}}
+	}
+	return Seed{ClusterID: r.ID, Shards: r.Shards, Stores: r.Stores}
+}
 
 // mapRecord is the slot map: runs of slots in order, without gaps.
 type mapRecord struct {
@@ -60,6 +78,21 @@ type nodeRecord struct {
 	Name   string `json:"name"`
 	Addr   string `json:"addr"`
 	Boots  uint64 `json:"boots"`
+	BootID string `json:"boot_id"`
+	// State is empty for StoreUp.
+	State StoreState `json:"state,omitempty"`
+}
+
+func (r nodeRecord) store(uuid string, live bool) StoreRecord {
+	return StoreRecord{
+		UUID: uuid, Name: r.Name, NodeID: r.NodeID, Addr: r.Addr, Boots: r.Boots, BootID: r.BootID,
+		State: cmp.Or(r.State, StoreUp), Live: live,
+	}
+}
+
+// termRecord is who the controller is; bound to its store's lease.
+type termRecord struct {
+	Store  string `json:"store"`
 	BootID string `json:"boot_id"`
 }
 
@@ -124,19 +157,25 @@ func (m *Map) fill(r mapRecord) error {
 }
 
 func (s Shard) record() shardRecord {
-	r := shardRecord{Gen: s.Gen, NextRID: s.NextRID}
-	for _, replica := range s.Replicas {
-		r.Replicas = append(r.Replicas, replicaRecord(replica))
-	}
-	return r
+	return shardRecord{Gen: s.Gen, NextRID: s.NextRID, Replicas: replicaRecords(s.Replicas)}
 }
 
 func (r shardRecord) shard(id uint32) Shard {
-	s := Shard{ID: id, Gen: r.Gen, NextRID: r.NextRID}
-	for _, replica := range r.Replicas {
-		s.Replicas = append(s.Replicas, Replica(replica))
+	return Shard{ID: id, Gen: r.Gen, NextRID: r.NextRID, Replicas: replicas(r.Replicas)}
+}
+
+func replicaRecords(from []Replica) (records []replicaRecord) {
+	for _, r := range from {
+		records = append(records, replicaRecord(r))
 	}
-	return s
+	return records
+}
+
+func replicas(records []replicaRecord) (all []Replica) {
+	for _, r := range records {
+		all = append(all, Replica(r))
+	}
+	return all
 }
 
 // Shard ids are of fixed width in keys, so that they list in order.
@@ -172,6 +211,44 @@ func decodeLeader(key, value string) (LeaderRecord, error) {
 		return LeaderRecord{}, fmt.Errorf("decode %s: %q is not an epoch", key, fields[0])
 	}
 	return LeaderRecord{Shard: shard, Epoch: epoch, Store: fields[1], Addr: fields[2]}, nil
+}
+
+// The record of a shard as it is starts with epoch and generation in fixed width, compared as a leader record's epoch is.
+
+type actualRecord struct {
+	Voters   []replicaRecord `json:"voters"`
+	Learners []replicaRecord `json:"learners,omitempty"`
+}
+
+func actualPrefix(epoch, gen uint64) string { return fmt.Sprintf("%016x,%016x", epoch, gen) }
+
+func (a Actual) encode() string {
+	record := actualRecord{Voters: replicaRecords(a.Voters), Learners: replicaRecords(a.Learners)}
+	return actualPrefix(a.Epoch, a.Gen) + "," + encodeJSON(record)
+}
+
+func decodeActual(key, value string) (Actual, error) {
+	shard, err := parseShardKey(keyActual, key)
+	if err != nil {
+		return Actual{}, err
+	}
+	fields := strings.SplitN(value, ",", 3)
+	if len(fields) != 3 || len(fields[0]) != 16 || len(fields[1]) != 16 {
+		return Actual{}, fmt.Errorf("decode %s: %q is not epoch, generation and replicas", key, value)
+	}
+	epoch, err := strconv.ParseUint(fields[0], 16, 64)
+	if err != nil {
+		return Actual{}, fmt.Errorf("decode %s: %q is not an epoch", key, fields[0])
+	}
+	gen, err := strconv.ParseUint(fields[1], 16, 64)
+	if err != nil {
+		return Actual{}, fmt.Errorf("decode %s: %q is not a generation", key, fields[1])
+	}
+	var record actualRecord
+	if err := decodeJSON(key, []byte(fields[2]), &record); err != nil {
+		return Actual{}, err
+	}
+	return Actual{Shard: shard, Epoch: epoch, Gen: gen, Voters: replicas(record.Voters), Learners: replicas(record.Learners)}, nil
 }
 
 func settingPrefix(kind SettingKind) string {

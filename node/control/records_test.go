@@ -16,11 +16,11 @@ func TestLeaderRecordsSortByEpoch(t *testing.T) {
 
 // What stands in etcd is a promise: these values are read by every later version.
 func TestRecordsAsTheyStandInEtcd(t *testing.T) {
-	m := Seed{ClusterID: "c", Shards: 2, Store: "s"}.firstMap()
+	m := Seed{ClusterID: "c", Shards: 2, Stores: []string{"s"}}.firstMap()
 	for want, record := range map[string]any{
 		`{"id":"c","shards":2,"store":"s"}`:                                                             clusterRecord{ID: "c", Shards: 2, Store: "s"},
 		`{"gen":1,"replicas":[{"rid":1,"store":"s"}],"next_rid":2}`:                                     m.Shards[0].record(),
-		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b"}`:                                 nodeRecord{1, "n", "a:1", 3, "b"},
+		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b"}`:                                 nodeRecord{1, "n", "a:1", 3, "b", ""},
 		`{"boot_id":"b","addr":"a:1"}`:                                                                  liveRecord{"b", "a:1"},
 		`{"version":1,"runs":[{"first":0,"last":2047,"shard":1},{"first":2048,"last":4095,"shard":2}]}`: m.record(),
 	} {
@@ -54,7 +54,7 @@ func FuzzDecodeLeader(f *testing.F) {
 }
 
 func FuzzDecodeMap(f *testing.F) {
-	f.Add([]byte(encodeJSON(Seed{ClusterID: "c", Shards: 3, Store: "s"}.firstMap().record())))
+	f.Add([]byte(encodeJSON(Seed{ClusterID: "c", Shards: 3, Stores: []string{"s"}}.firstMap().record())))
 	f.Add([]byte(`{"runs":[{"first":0,"last":-1,"shard":1}]}`))
 	f.Add([]byte(`{"runs":[{"first":0,"last":9223372036854775807,"shard":1}]}`))
 	f.Fuzz(func(t *testing.T, value []byte) {
@@ -62,11 +62,11 @@ func FuzzDecodeMap(f *testing.F) {
 		if json.Unmarshal(value, &record) != nil {
 			return
 		}
-		m := Seed{ClusterID: "c", Shards: 3, Store: "s"}.firstMap()
+		m := Seed{ClusterID: "c", Shards: 3, Stores: []string{"s"}}.firstMap()
 		if m.fill(record) != nil {
 			return
 		}
-		again := Seed{ClusterID: "c", Shards: 3, Store: "s"}.firstMap()
+		again := Seed{ClusterID: "c", Shards: 3, Stores: []string{"s"}}.firstMap()
 		must(t, again.fill(m.record()))
 		equal(t, again, m)
 	})

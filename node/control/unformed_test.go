@@ -41,7 +41,7 @@ func TestAFirstStartThatWasInterruptedIsRepeated(t *testing.T) {
 		dir := t.TempDir()
 		writeLog(t, dir, write)
 		server := startServer(t, ServerConfig{Dir: dir})
-		if err := openEtcd(t, server).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 4, Store: "s"}); err != nil {
+		if err := openEtcd(t, server).Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 4, Stores: []string{"s"}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

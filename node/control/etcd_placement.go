@@ -1,0 +1,197 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+)
+
+var errAlwaysChanging = errors.New("it changes all the time")
+
+func (p *Etcd) Stores(ctx context.Context) ([]StoreRecord, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	response, err := p.client.Txn(ctx).Then(
+		clientv3.OpGet(keyNodes, clientv3.WithPrefix()),
+		clientv3.OpGet(keyLive, clientv3.WithPrefix(), clientv3.WithKeysOnly())).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("list stores: %w", unavailable(err))
+	}
+	live := map[string]bool{}
+	for _, kv := range response.Responses[1].GetResponseRange().Kvs {
+		live[strings.TrimPrefix(string(kv.Key), keyLive)] = true
+	}
+	var stores []StoreRecord
+	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
+		uuid := strings.TrimPrefix(string(kv.Key), keyNodes)
+		var record nodeRecord
+		if err := decodeJSON(string(kv.Key), kv.Value, &record); err != nil {
+			return nil, fmt.Errorf("list stores: %w", err)
+		}
+		stores = append(stores, record.store(uuid, live[uuid]))
+	}
+	slices.SortFunc(stores, func(a, b StoreRecord) int { return cmp.Compare(a.NodeID, b.NodeID) })
+	return stores, nil
+}
+
+func (p *Etcd) WatchStores(ctx context.Context, fn func()) error {
+	var one sync.Mutex // two watches, and fn is called by one at a time
+	tell := func() error {
+		one.Lock()
+		defer one.Unlock()
+		fn()
+		return nil
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, prefix := range []string{keyNodes, keyLive} {
+		group.Go(func() error {
+			return p.follow(groupCtx, prefix,
+				func(*mvccpb.KeyValue) error { return tell() },
+				func(string) error { return tell() })
+		})
+	}
+	return group.Wait()
+}
+
+func (p *Etcd) SetStoreState(ctx context.Context, term *Term, store string, state StoreState) error {
+	if err := state.validate(); err != nil {
+		return fmt.Errorf("set state of store %s: %w", store, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := p.setStoreState(ctx, term, keyNodes+store, state); err != nil {
+		return fmt.Errorf("set state of store %s: %w", store, err)
+	}
+	return nil
+}
+
+func (p *Etcd) setStoreState(ctx context.Context, term *Term, key string, state StoreState) error {
+	for range casAttempts {
+		var record nodeRecord
+		revision, err := p.readRecord(ctx, key, &record)
+		if err != nil {
+			return err
+		}
+		if revision == 0 {
+			return ErrNoStore
+		}
+		record.State = state
+		if done, err := p.guarded(ctx, term, key, revision, clientv3.OpPut(key, encodeJSON(record))); done || err != nil {
+			return err
+		}
+	}
+	return unavailable(errAlwaysChanging)
+}
+
+// readRecord decodes what stands at key and returns its revision; 0: nothing.
+func (p *Etcd) readRecord(ctx context.Context, key string, into any) (int64, error) {
+	response, err := p.client.Get(ctx, key)
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	if len(response.Kvs) == 0 {
+		return 0, nil
+	}
+	return response.Kvs[0].ModRevision, decodeJSON(key, response.Kvs[0].Value, into)
+}
+
+func (p *Etcd) WatchShards(ctx context.Context, fn func(Shard)) error {
+	return p.follow(ctx, keyShards, func(kv *mvccpb.KeyValue) error {
+		key := string(kv.Key)
+		id, err := parseShardKey(keyShards, key)
+		if err != nil {
+			return err
+		}
+		var record shardRecord
+		if err := decodeJSON(key, kv.Value, &record); err != nil {
+			return err
+		}
+		fn(record.shard(id))
+		return nil
+	}, removedByHand)
+}
+
+// removedByHand is about keys that we never remove: whoever was told of them keeps the last value.
+func removedByHand(key string) error { return fmt.Errorf("%s was removed from etcd by hand", key) }
+
+func (p *Etcd) ChangeShard(ctx context.Context, term *Term, next Shard, expectedGen uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if term == nil {
+		return fmt.Errorf("change shard %d: %w", next.ID, ErrDeposed)
+	}
+	if err := p.changeShard(ctx, term, next, expectedGen); err != nil {
+		return fmt.Errorf("change shard %d: %w", next.ID, err)
+	}
+	return nil
+}
+
+func (p *Etcd) changeShard(ctx context.Context, term *Term, next Shard, expectedGen uint64) error {
+	key := shardKey(keyShards, next.ID)
+	for range casAttempts {
+		var record shardRecord
+		revision, err := p.readRecord(ctx, key, &record)
+		if err != nil {
+			return err
+		}
+		if revision == 0 {
+			return ErrNoShard
+		}
+		if done, err := successorShard(record.shard(next.ID), next, expectedGen); done || err != nil {
+			return err
+		}
+		done, err := p.guarded(ctx, term, key, revision, clientv3.OpPut(key, encodeJSON(next.record())))
+		if done || err != nil {
+			return err
+		}
+	}
+	return unavailable(errAlwaysChanging)
+}
+
+func (p *Etcd) PublishShards(ctx context.Context, actuals []Actual) ([]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	stand := make([]bool, 0, len(actuals))
+	for chunk := range slices.Chunk(actuals, shardsPerTxn) {
+		ops := make([]clientv3.Op, 0, len(chunk))
+		for _, a := range chunk {
+			ops = append(ops, publishOp(a))
+		}
+		response, err := p.client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("publish shards: %w", unavailable(err))
+		}
+		for i := range chunk {
+			txn := response.Responses[i].GetResponseTxn()
+			stand = append(stand, txn.Succeeded || txn.Responses[0].GetResponseTxn().Succeeded)
+		}
+	}
+	return stand, nil
+}
+
+// publishOp puts a's record if there is none, or one that a is newer than or of the same epoch and generation.
+func publishOp(a Actual) clientv3.Op {
+	key := shardKey(keyActual, a.Shard)
+	put := []clientv3.Op{clientv3.OpPut(key, a.encode())}
+	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, put, []clientv3.Op{
+		clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", actualPrefix(a.Epoch, a.Gen+1))}, put, nil),
+	})
+}
+
+func (p *Etcd) WatchActual(ctx context.Context, fn func(Actual)) error {
+	return p.follow(ctx, keyActual, func(kv *mvccpb.KeyValue) error {
+		a, err := decodeActual(string(kv.Key), string(kv.Value))
+		if err == nil {
+			fn(a)
+		}
+		return err
+	}, removedByHand)
+}

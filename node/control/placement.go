@@ -1,0 +1,149 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+)
+
+// MaxReplicas is how many copies a shard has, of as many stores.
+const MaxReplicas = 3
+
+var (
+	// ErrDeposed: the controller's term has ended; another store may hold it. Nothing was changed.
+	ErrDeposed = errors.New("controller's term has ended")
+	// ErrNoShard and ErrNoStore: there is none of that name.
+	ErrNoShard = errors.New("no such shard")
+	ErrNoStore = errors.New("no such store")
+	// ErrStoreGone: the store was declared lost and its replicas are replaced. It may not come back; its node can, with an
+	// empty data directory.
+	ErrStoreGone = errors.New("store was declared gone")
+)
+
+// GenError says that a shard was to be changed from a generation that does not stand.
+type GenError struct {
+	Shard    uint32
+	Expected uint64
+	Current  uint64
+}
+
+func (e *GenError) Error() string {
+	return fmt.Sprintf("shard %d has generation %d, not %d", e.Shard, e.Current, e.Expected)
+}
+
+// StoreState is what is wanted of a store.
+type StoreState string
+
+const (
+	StoreUp StoreState = "up"
+	// StoreDraining: it keeps what it has until that is elsewhere, and gets nothing more.
+	StoreDraining StoreState = "draining"
+	// StoreGone: it is lost for good; its replicas are replaced and it may not register again.
+	StoreGone StoreState = "gone"
+)
+
+func (s StoreState) validate() error {
+	switch s {
+	case StoreUp, StoreDraining, StoreGone:
+		return nil
+	}
+	return fmt.Errorf("store state %q is unknown", string(s))
+}
+
+// StoreRecord is a registered store.
+type StoreRecord struct {
+	UUID string
+	// Name and NodeID of its node; a node that lost its disk has two stores of one name, the later one with the higher id.
+	Name   string
+	NodeID uint64
+	Addr   string
+	// Boots counts its starts; BootID is that of the last one that registered.
+	Boots  uint64
+	BootID string
+	State  StoreState
+	// Live: its lease is held.
+	Live bool
+}
+
+// Actual is a shard as it is, told by its leader.
+type Actual struct {
+	Shard uint32
+	// Epoch is the leadership under which it is told, Gen the generation of the wanted record that it has come to.
+	Epoch uint64
+	Gen   uint64
+	// Voters and Learners as applied, in order of their ids.
+	Voters   []Replica
+	Learners []Replica
+}
+
+// newerThan says whether a may follow on standing: an older epoch never does, nor an older generation within one.
+func (a Actual) newerThan(standing Actual) bool {
+	if a.Epoch != standing.Epoch {
+		return a.Epoch > standing.Epoch
+	}
+	return a.Gen >= standing.Gen
+}
+
+// Term is a store's time as the controller.
+type Term struct {
+	// guard is what stands in the control plane for as long as the term lasts, and never again.
+	guard int64
+	lost  chan struct{}
+	once  sync.Once
+}
+
+func newTerm(guard int64) *Term { return &Term{guard: guard, lost: make(chan struct{})} }
+
+// Lost is closed when the term is known to have ended. Whatever is written under it is refused from the moment on at
+// which it really did.
+func (t *Term) Lost() <-chan struct{} { return t.lost }
+
+func (t *Term) end() { t.once.Do(func() { close(t.lost) }) }
+
+// successorShard checks that next may follow on standing, whose generation must be the expected one; done says that next
+// stands already. It is the one place that knows the rule; both planes call it.
+func successorShard(standing, next Shard, expectedGen uint64) (done bool, err error) {
+	if next.Gen == expectedGen+1 && reflect.DeepEqual(standing, next) {
+		return true, nil
+	}
+	if standing.Gen != expectedGen {
+		return false, &GenError{Shard: next.ID, Expected: expectedGen, Current: standing.Gen}
+	}
+	switch {
+	case next.Gen != expectedGen+1:
+		return false, fmt.Errorf("change shard %d: generation %d does not follow on %d", next.ID, next.Gen, expectedGen)
+	case next.NextRID < standing.NextRID:
+		return false, fmt.Errorf("change shard %d: NextRID goes back from %d to %d", next.ID, standing.NextRID, next.NextRID)
+	case len(next.Replicas) == 0:
+		return false, fmt.Errorf("change shard %d: no replica is left", next.ID)
+	}
+	before := make(map[Replica]bool, len(standing.Replicas))
+	for _, r := range standing.Replicas {
+		before[r] = true
+	}
+	stores := make(map[string]bool, len(next.Replicas))
+	ids := make(map[uint64]bool, len(next.Replicas))
+	for _, r := range next.Replicas {
+		fresh := r.RID >= standing.NextRID && r.RID < next.NextRID
+		if !before[r] && !fresh {
+			return false, fmt.Errorf("change shard %d: replica id %d is used before or never given", next.ID, r.RID)
+		}
+		if r.Store == "" || stores[r.Store] || ids[r.RID] {
+			return false, fmt.Errorf("change shard %d: replica %d on store %q is there twice", next.ID, r.RID, r.Store)
+		}
+		stores[r.Store], ids[r.RID] = true, true
+	}
+	return false, nil
+}
+
+func (s Shard) clone() Shard {
+	s.Replicas = slices.Clone(s.Replicas)
+	return s
+}
+
+func (a Actual) clone() Actual {
+	a.Voters, a.Learners = slices.Clone(a.Voters), slices.Clone(a.Learners)
+	return a
+}

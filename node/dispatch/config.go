@@ -80,15 +80,24 @@ type Config struct {
 	RoundBurst      int
 	// Quantum is the least time between two plans. Default 1 ms.
 	Quantum time.Duration
-	// Grace is how long due timers wait for a poll, if one was there within the last second: fired into a waiting poll's
-	// hands they cost an entry and two key writes less. Default 100 ms.
+	// Grace is how long due timers wait for a poll, if one was there within the last second or one waits at another node,
+	// which is told of them: fired into a poll's hands they cost an entry and two key writes less. Default 100 ms.
 	Grace time.Duration
 	// Linger is how long a poll that has a lease stays for more while much is waiting, and MinBatch is how much that is.
 	// Defaults 20 ms and 32.
 	Linger   time.Duration
 	MinBatch int
-	Logger   *slog.Logger
-	Faults   Faults
+	// Hint tells another node that there is something in queues in which it is interested and that no poll here takes:
+	// see SetInterest. It is told of a queue at most once in 5 ms, and again after 200 ms while it stands. The default
+	// tells nobody.
+	Hint func(node string, queues []string)
+	// InterestChanged is called, at most once in 5 ms, when polls wait for a queue that Interest did not name when it was
+	// last called. That none waits any more is no reason to call. The default tells nobody.
+	//
+	// Both are called on the planner's goroutine, without a lock: they must not block, and may call the dispatcher.
+	InterestChanged func()
+	Logger          *slog.Logger
+	Faults          Faults
 }
 
 // Faults are deliberate mistakes. Tests switch one on to prove that they would notice it; nothing else sets them.
@@ -118,6 +127,12 @@ func (c Config) withDefaults() Config {
 	set(&c.Grace, 100*time.Millisecond)
 	set(&c.Linger, 20*time.Millisecond)
 	set(&c.MinBatch, 32)
+	if c.Hint == nil {
+		c.Hint = func(string, []string) {}
+	}
+	if c.InterestChanged == nil {
+		c.InterestChanged = func() {}
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -33,6 +33,9 @@ type Dispatcher struct {
 	pollSeq uint64
 	// hot are queues that may have both something to offer and a poll to take it.
 	hot []*queue
+	// peers are other nodes at which polls wait; outbox is what they, and our own node, are to be told.
+	peers  map[string]*peer
+	outbox outbox
 	// lingering are polls that wait for more leases, in the order in which their time ends.
 	lingering []*poll
 	// memory is how many ready keys, streams and bands are held, bounded by Config.MaxReady.
@@ -53,8 +56,9 @@ func New(cfg Config, host Host) (*Dispatcher, error) {
 	return &Dispatcher{
 		cfg: cfg, host: host, log: cfg.Logger,
 		wakePlanner: make(chan struct{}, 1), wakeLoader: make(chan struct{}, 1),
-		shards: map[uint32]*shard{}, queues: map[string]*queue{}, polls: map[string]*poll{},
-		pace: pace{rate: float64(cfg.RoundsPerSecond), burst: float64(cfg.RoundBurst)},
+		shards: map[uint32]*shard{}, queues: map[string]*queue{}, polls: map[string]*poll{}, peers: map[string]*peer{},
+		outbox: outbox{wanted: map[string]struct{}{}},
+		pace:   pace{rate: float64(cfg.RoundsPerSecond), burst: float64(cfg.RoundBurst)},
 	}, nil
 }
 
@@ -129,7 +133,7 @@ func (d *Dispatcher) Applied(id uint32, effects *fsm.Effects) {
 		d.jobs.settings = append(d.jobs.settings, sh)
 		signal(d.wakeLoader)
 	}
-	if wake || len(effects.Ready) > 0 && len(d.hot) > 0 {
+	if wake || len(effects.Ready) > 0 && len(d.hot)+len(d.outbox.warm) > 0 {
 		signal(d.wakePlanner)
 	}
 }

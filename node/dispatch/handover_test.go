@@ -22,13 +22,13 @@ func TestLeasesThatAnotherCallOfTheClaimHasAreNotGivenBack(t *testing.T) {
 			m.d.mu.Lock()
 			for range 2 {
 				var err error
-				if p, err = m.d.enter(&req, 0); err != nil {
+				if p, err = m.d.enter(&req, 0, true); err != nil {
 					t.Fatal(err)
 				}
 			}
 			m.d.credit(p, 0, []*storagev1.Execution{{Tenant: "t", JobId: "a", ClaimId: "c", Fencing: 1}})
 			m.d.mu.Unlock()
-			if got, err := m.d.wait(gone, p, time.Minute); len(got) != 0 || !errors.Is(err, context.Canceled) {
+			if got, err := m.d.wait(gone, p, time.Minute, nil); len(got) != 0 || !errors.Is(err, context.Canceled) {
 				t.Fatalf("the call that is gone got %v, %v", got, err)
 			}
 			if n := len(m.sh.releases); n != 0 {
@@ -38,7 +38,7 @@ func TestLeasesThatAnotherCallOfTheClaimHasAreNotGivenBack(t *testing.T) {
 			if retryGone {
 				ctx, leases, released = gone, 0, 1
 			}
-			got, err := m.d.wait(ctx, p, time.Minute)
+			got, err := m.d.wait(ctx, p, time.Minute, nil)
 			if len(got) != leases || !errors.Is(err, ctx.Err()) {
 				t.Fatalf("the retry, gone %v, got %v, %v", retryGone, got, err)
 			}
@@ -63,9 +63,9 @@ func TestACallCannotGiveBackWhatAnotherHas(t *testing.T) {
 		m := newModel(t, 1)
 		req := PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"q"}, Max: 1, Wait: time.Minute}
 		m.d.mu.Lock()
-		p, err := m.d.enter(&req, 0)
+		p, err := m.d.enter(&req, 0, true)
 		if err == nil && c.joins {
-			p, err = m.d.enter(&req, 0)
+			p, err = m.d.enter(&req, 0, true)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestACallCannotGiveBackWhatAnotherHas(t *testing.T) {
 		m.sh.addLease("c", 1)
 		m.d.credit(p, 0, []*storagev1.Execution{{Tenant: "t", JobId: "a", ClaimId: "c", Fencing: 1}})
 		m.d.mu.Unlock()
-		got, err := m.d.wait(t.Context(), p, time.Minute)
+		got, err := m.d.wait(t.Context(), p, time.Minute, nil)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v, %v", name, got, err)
 		}

@@ -107,6 +107,9 @@ func (d *Dispatcher) loadShard(ctx context.Context, sh *shard) error {
 		return nil
 	}
 	sh.ready = true
+	for _, sq := range sh.queues {
+		d.news(sq.queue)
+	}
 	signal(d.wakePlanner)
 	d.log.Debug("shard loaded", "shard", sh.id, "term", sh.term, "timers", sh.timers.wheel.Len(),
 		"leases", sh.leases, "took", time.Since(began))

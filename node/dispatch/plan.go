@@ -22,6 +22,7 @@ func (d *Dispatcher) runPlanner(ctx context.Context) error {
 		if len(proposals) > 0 {
 			d.host.ProposeAll(proposals)
 		}
+		d.tell()
 		timer.Reset(sleep)
 		select {
 		case <-ctx.Done():
@@ -59,6 +60,7 @@ func (d *Dispatcher) plan(now time.Time) ([]Proposal, time.Duration) {
 	d.counts.Plans++
 	pl := &plan{d: d, number: d.counts.Plans, nowMS: nowMS, now: now, sleep: math.MaxInt64}
 	pl.endLingering()
+	pl.interest()
 	if !mayFire {
 		pl.within(heldRecheck)
 		return nil, pl.sleep
@@ -70,6 +72,7 @@ func (d *Dispatcher) plan(now time.Time) ([]Proposal, time.Duration) {
 	if !d.stopped {
 		pl.claims()
 		pl.advances()
+		pl.hints()
 	}
 	var proposals []Proposal
 	for _, r := range pl.rounds {
@@ -298,6 +301,9 @@ func (pl *plan) advance(sh *shard) {
 			continue
 		}
 		left := adv.demand(c, limit-adv.total)
+		if left < c.n {
+			adv.promises = append(adv.promises, promise{queue: c.queue, n: c.n - left})
+		}
 		if left > 0 && c.queue.livedIn(pl.now) {
 			waiting += left
 		}
@@ -316,6 +322,7 @@ func (pl *plan) advance(sh *shard) {
 	adv.limit = limit
 	r := pl.open(sh)
 	r.advance = adv
+	adv.promise()
 	r.commands++
 	for i := range adv.shares {
 		pl.d.reserve(adv.shares[i].poll, adv.shares[i].n)

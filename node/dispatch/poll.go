@@ -20,7 +20,10 @@ type PollRequest struct {
 	Max int
 	// LeaseMS is the length of the leases; 0: each job's own.
 	LeaseMS int64
-	Wait    time.Duration
+	// Wait is how long to wait for the first; 0 asks for what is there, which takes an entry to get.
+	Wait time.Duration
+	// Wake, if not nil, ends the wait early when it is closed or sent to, as if it were over.
+	Wake <-chan struct{}
 }
 
 func (r *PollRequest) validate() error {
@@ -54,8 +57,10 @@ type poll struct {
 	joined bool
 	// closing: takes no more than what is reserved. settled: done is closed.
 	closing, settled bool
-	done             chan struct{}
-	lingerUntil      time.Time
+	// waits: a call of it waits for what is not there yet.
+	waits       bool
+	done        chan struct{}
+	lingerUntil time.Time
 }
 
 // lacks is how many more executions the poll may take on. Locked.
@@ -77,7 +82,7 @@ func (d *Dispatcher) Poll(ctx context.Context, req PollRequest) ([]*storagev1.Ex
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	nowMS := d.host.Now()
+	nowMS, mayFire := d.host.Now(), d.host.MayFire()
 	d.mu.Lock()
 	if d.polls[req.ClaimID] == nil {
 		if held := d.leasesOf(req.ClaimID); len(held) > 0 {
@@ -90,18 +95,18 @@ func (d *Dispatcher) Poll(ctx context.Context, req PollRequest) ([]*storagev1.Ex
 			d.mu.Lock()
 		}
 	}
-	p, err := d.enter(&req, nowMS)
+	p, err := d.enter(&req, nowMS, mayFire)
 	d.mu.Unlock()
 	if err != nil || p == nil {
 		return nil, err
 	}
 	signal(d.wakePlanner)
-	return d.wait(ctx, p, req.Wait)
+	return d.wait(ctx, p, req.Wait, req.Wake)
 }
 
 // enter joins the poll of that claim id, or adds one. It returns nil for a poll that would not wait and for which there
 // is nothing. Locked.
-func (d *Dispatcher) enter(req *PollRequest, nowMS int64) (*poll, error) {
+func (d *Dispatcher) enter(req *PollRequest, nowMS int64, mayFire bool) (*poll, error) {
 	if d.stopped {
 		return nil, nil
 	}
@@ -111,21 +116,24 @@ func (d *Dispatcher) enter(req *PollRequest, nowMS int64) (*poll, error) {
 		}
 		p.waiters++
 		p.joined = true
+		if req.Wait > 0 {
+			d.stay(p)
+		}
 		return p, nil
 	}
 	if len(d.polls) >= d.cfg.MaxPolls {
 		return nil, ErrTooManyPolls
 	}
-	now := time.Now()
-	if req.Wait <= 0 {
-		if !d.anythingFor(req.Queues, nowMS) {
+	now, waits := time.Now(), req.Wait > 0
+	if !waits {
+		if !mayFire || !d.anythingFor(req.Queues, nowMS, now) {
 			return nil, nil
 		}
 		// What is there takes a plan and an entry to get.
 		req.Wait = d.cfg.Linger
 	}
 	d.pollSeq++
-	p := &poll{req: *req, seq: d.pollSeq, waiters: 1, done: make(chan struct{})}
+	p := &poll{req: *req, seq: d.pollSeq, waiters: 1, waits: waits, done: make(chan struct{})}
 	p.req.Queues = slices.Compact(slices.Sorted(slices.Values(req.Queues)))
 	for _, name := range p.req.Queues {
 		q := d.refer(name)
@@ -139,20 +147,20 @@ func (d *Dispatcher) enter(req *PollRequest, nowMS int64) (*poll, error) {
 }
 
 // anythingFor says whether a poll of these queues may get something at once. Locked.
-func (d *Dispatcher) anythingFor(names []string, nowMS int64) bool {
+func (d *Dispatcher) anythingFor(names []string, nowMS int64, now time.Time) bool {
 	for _, sh := range d.led {
-		if sh.ready && sh.timers.next <= nowMS {
-			return true
+		if sh.ready {
+			d.tick(sh, nowMS, now)
 		}
 	}
 	return slices.ContainsFunc(names, func(name string) bool {
 		q := d.queues[name]
-		return q != nil && q.heads+q.due > 0
+		return q != nil && q.something() > 0
 	})
 }
 
-// wait waits on the caller's goroutine.
-func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration) ([]*storagev1.Execution, error) {
+// wait waits on the caller's goroutine; wake may be nil.
+func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration, wake <-chan struct{}) ([]*storagev1.Execution, error) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -161,6 +169,7 @@ func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration) ([]*
 	case <-ctx.Done():
 		return nil, d.leave(ctx, p)
 	case <-timer.C:
+	case <-wake:
 	}
 	d.mu.Lock()
 	if !p.settled && p.waiters > 1 && p.reserved == 0 && len(p.got) == 0 {
@@ -232,6 +241,22 @@ func (d *Dispatcher) sit(p *poll) {
 			p.seats[i] = q.hungry.InsertBefore(p, next)
 		}
 		d.heat(q)
+		if p.waits {
+			d.seated(q, 1)
+		}
+	}
+}
+
+// stay turns a poll that asked without a wait into one that waits. Locked.
+func (d *Dispatcher) stay(p *poll) {
+	if p.waits {
+		return
+	}
+	p.waits = true
+	for i, q := range p.queues {
+		if p.seats[i] != nil {
+			d.seated(q, 1)
+		}
 	}
 }
 
@@ -241,6 +266,10 @@ func (d *Dispatcher) rise(p *poll) {
 		if p.seats[i] != nil {
 			q.hungry.Remove(p.seats[i])
 			p.seats[i] = nil
+			if p.waits {
+				d.seated(q, -1)
+			}
+			d.left(q, p)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 // queue is a queue as the whole node sees it. It lives while something refers to it. Guarded by Dispatcher.mu.
 type queue struct {
 	name string
-	// refs counts polls, timers in wheels and shards' queues that refer to it.
+	// refs counts polls, timers in wheels, shards' queues and other nodes' interests that refer to it.
 	refs int
 	// hungry are the waiting polls that may take more, first come first.
 	hungry list.List
@@ -18,6 +18,13 @@ type queue struct {
 	offers []*shardQueue
 	// heads counts ready keys in memory, due timers that are due and not yet fired: what a poll could get.
 	heads, due int
+	// promised is how many of the due are on their way into polls' hands.
+	promised int
+	// waiting counts the hungry polls that wait here: those that ask without a wait are left out.
+	waiting int
+	// interests are those of other nodes. warm: stands in outbox.warm.
+	interests []*interest
+	warm      bool
 	// hot: stands in Dispatcher.hot.
 	hot bool
 	// exhausted is the number of the plan that found nothing more to offer here.
@@ -72,5 +79,7 @@ func (d *Dispatcher) offer(sq *shardQueue) {
 	}
 }
 
-// livedIn says whether workers of q seem to be about, though none may be waiting at this moment.
-func (q *queue) livedIn(now time.Time) bool { return now.Sub(q.lastPoll) < pollMemory }
+// livedIn says whether workers of q seem to be about, here or at another node, though none may be waiting at this moment.
+func (q *queue) livedIn(now time.Time) bool {
+	return len(q.interests) > 0 || now.Sub(q.lastPoll) < pollMemory
+}

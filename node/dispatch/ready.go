@@ -292,6 +292,9 @@ func (d *Dispatcher) account(b *band, n int) {
 	d.memory += n
 	b.items += n
 	b.sq.queue.heads += n
+	if n > 0 {
+		d.news(b.sq.queue)
+	}
 	if n < 0 && len(d.jobs.bands) > 0 && !d.full() {
 		signal(d.wakeLoader)
 	}

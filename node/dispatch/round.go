@@ -34,6 +34,8 @@ type advance struct {
 	before int
 	shares []share
 	total  int
+	// promises are total by queue.
+	promises []promise
 }
 
 type share struct {
@@ -191,6 +193,7 @@ func (d *Dispatcher) advanceDone(r *round, result fsm.Result, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	sh := r.shard
+	r.advance.ended()
 	if !d.refused(r, &result, err) {
 		d.counts.Fired += uint64(result.Fired)
 		if !sh.dropped {
@@ -200,6 +203,7 @@ func (d *Dispatcher) advanceDone(r *round, result fsm.Result, err error) {
 			}
 		}
 	}
+	r.advance.release(d)
 	d.finishOne(r)
 	byClaim := map[string][]*storagev1.Execution{}
 	for _, e := range result.Leases {

@@ -10,6 +10,8 @@ type Counters struct {
 	Fired, LeasesGranted, PassedOver uint64
 	// LeasesReleased without having been delivered; ReleasesDropped were left to end by their deadline.
 	LeasesReleased, ReleasesDropped uint64
+	// Hints is how many queues other nodes were told of.
+	Hints uint64
 }
 
 // QueueStats describes what waits in a queue, over all shards that are led here.
@@ -46,6 +48,9 @@ func (d *Dispatcher) Stats() Stats {
 		Shards: len(d.led), ReadyInMemory: d.memory, PollsWaiting: len(d.polls),
 	}
 	for name, q := range d.queues {
+		if q.refs == len(q.interests) {
+			continue // nothing of it is here
+		}
 		s.Queues[name] = QueueStats{Due: q.due}
 	}
 	for _, sh := range d.led {

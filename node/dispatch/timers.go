@@ -98,7 +98,12 @@ func (d *Dispatcher) tick(sh *shard, nowMS int64, now time.Time) {
 	if t.total == 0 {
 		t.since = now
 	}
-	t.wheel.Advance(nowMS, func(_ int64, q *queue) { t.count(q) })
+	t.wheel.Advance(nowMS, func(_ int64, q *queue) {
+		t.count(q)
+		if q != nil {
+			d.news(q)
+		}
+	})
 	t.next = math.MaxInt64
 	if at, ok := t.wheel.Next(); ok {
 		t.next = at

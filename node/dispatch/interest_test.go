@@ -1,0 +1,424 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/node/dispatch"
+)
+
+// told is what other nodes are told, and when.
+type told struct {
+	mu    sync.Mutex
+	hints []toldHint
+	// changed counts the calls of InterestChanged.
+	changed int
+	// then, if not nil, is called with each hint, on a goroutine of its own.
+	then func(node string, queues []string)
+}
+
+type toldHint struct {
+	node   string
+	queues []string
+	at     time.Time
+}
+
+func (o *told) config() dispatch.Config {
+	return dispatch.Config{
+		Hint: func(node string, queues []string) {
+			o.mu.Lock()
+			o.hints = append(o.hints, toldHint{node, queues, time.Now()})
+			then := o.then
+			o.mu.Unlock()
+			if then != nil {
+				go then(node, queues)
+			}
+		},
+		InterestChanged: func() {
+			o.mu.Lock()
+			o.changed++
+			o.mu.Unlock()
+		},
+	}
+}
+
+// take returns the hints since the last call.
+func (o *told) take() []toldHint {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	hints := o.hints
+	o.hints = nil
+	return hints
+}
+
+func (o *told) changes() int {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.changed
+	o.changed = 0
+	return n
+}
+
+// mustBe checks hints, given as "node queue".
+func mustBe(t *testing.T, hints []toldHint, want ...string) {
+	t.Helper()
+	var got []string
+	for _, h := range hints {
+		for _, q := range h.queues {
+			got = append(got, h.node+" "+q)
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("hints %q, want %q", got, want)
+	}
+}
+
+func TestANodeIsToldOfWhatItsPollsWaitFor(t *testing.T) {
+	var o told
+	inWorld(t, 4, o.config(), func(t *testing.T, w *world) {
+		w.d.SetInterest("n2", []string{"q", "other"})
+		w.d.SetInterest("n3", []string{"q"})
+		w.create(job{id: "b", queue: "nobody's"})
+		time.Sleep(10 * time.Millisecond)
+		mustBe(t, o.take())
+		w.create(job{id: "a"})
+		time.Sleep(10 * time.Millisecond)
+		mustBe(t, o.take(), "n2 q", "n3 q")
+		w.d.SetInterest("n3", nil)
+		w.create(job{id: "c", in: time.Second})
+		time.Sleep(time.Second)
+		began := time.Now()
+		o.take()
+		time.Sleep(5 * time.Millisecond)
+		for _, h := range o.take() {
+			if h.node != "n2" || h.at.Sub(began) > 5*time.Millisecond {
+				t.Errorf("%v at %v", h, h.at.Sub(began))
+			}
+		}
+	})
+}
+
+// What is due is fired into the hands of the poll that the hint brings: one entry, as for a poll that waits here.
+func TestDueTimersMeetThePollThatTheHintBrings(t *testing.T) {
+	const turn = 2 * time.Millisecond // to the other node, and the same back
+	var o told
+	inWorld(t, 4, o.config(), func(t *testing.T, w *world) {
+		o.then = func(_ string, queues []string) {
+			time.Sleep(2 * turn)
+			got := w.pollFor(dispatch.PollRequest{ClaimID: "far", Worker: "w", Queues: queues, Max: 10})
+			if len(got) != 1 || late(got[0]) > 3*turn+turnTime {
+				t.Errorf("got %v, late by %v", ids(got), late(got[0]))
+			}
+		}
+		w.d.SetInterest("n2", []string{"q"})
+		w.create(job{id: "a", in: 5 * time.Second})
+		before := w.entries.Load()
+		time.Sleep(6 * time.Second)
+		if n := w.entries.Load() - before; n != 1 || w.claims.Load() != 0 || w.rowsOf(fsm.KindLeased) != 1 {
+			t.Errorf("%d entries, %d claims, %d leased; must be 1, 0, 1", n, w.claims.Load(), w.rowsOf(fsm.KindLeased))
+		}
+		if hints := o.take(); len(hints) != 1 {
+			t.Errorf("%d hints, must be 1: %v", len(hints), hints)
+		}
+	})
+}
+
+func TestWhatNobodyFetchesBecomesReadyAfterTheGrace(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		w.d.SetInterest("n2", []string{"q"})
+		w.create(job{id: "a", in: time.Second})
+		time.Sleep(time.Second + 90*time.Millisecond)
+		if n := w.rowsOf(fsm.KindReady); n != 0 {
+			t.Errorf("fired 90 ms after it was due, with a poll near")
+		}
+		time.Sleep(20 * time.Millisecond)
+		if n := w.rowsOf(fsm.KindReady); n != 1 {
+			t.Errorf("not fired after the grace")
+		}
+		if got := w.poll("c", 1, 0); len(got) != 1 {
+			t.Errorf("a poll without wait got %v", ids(got))
+		}
+	})
+}
+
+func TestNobodyIsToldOfWhatAPollHereTakes(t *testing.T) {
+	var o told
+	inWorld(t, 4, o.config(), func(t *testing.T, w *world) {
+		w.d.SetInterest("n2", []string{"q"})
+		w.create(numbered(20, job{id: "due", in: time.Second})...)
+		for i := range 10 {
+			var polls sync.WaitGroup
+			polls.Go(func() {
+				if got := w.poll(fmt.Sprint("c", i), 100, time.Minute); len(got) == 0 {
+					t.Errorf("poll %d got nothing", i)
+				}
+			})
+			synctest.Wait()
+			if i > 0 {
+				w.create(job{id: fmt.Sprint("ready", i)})
+			}
+			polls.Wait()
+		}
+		mustBe(t, o.take())
+	})
+}
+
+func TestANodeIsToldOfWhatPollsHereLeave(t *testing.T) {
+	for _, when := range []time.Duration{0, time.Second} {
+		t.Run(fmt.Sprint("due in ", when), func(t *testing.T) {
+			var o told
+			inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+				w.d.SetInterest("n2", []string{"q"})
+				var polls sync.WaitGroup
+				polls.Go(func() { w.poll("c", 1, time.Minute) })
+				synctest.Wait()
+				w.create(numbered(3, job{in: when})...)
+				polls.Wait()
+				time.Sleep(10 * time.Millisecond)
+				mustBe(t, o.take(), "n2 q")
+			})
+		})
+	}
+}
+
+// A node is told when its interest arrives, and then again every 200 ms, as a hint may be lost; not with every repetition
+// of its list.
+func TestInterestInWhatIsThereIsAnsweredAtOnceAndNowAndThen(t *testing.T) {
+	var o told
+	inWorld(t, 2, o.config(), func(t *testing.T, w *world) {
+		w.create(numbered(3, job{})...)
+		time.Sleep(time.Second)
+		mustBe(t, o.take())
+		for range 19 {
+			w.d.SetInterest("n2", []string{"none", "q"})
+			time.Sleep(10 * time.Millisecond)
+		}
+		mustBe(t, o.take(), "n2 q")
+		time.Sleep(100 * time.Millisecond)
+		mustBe(t, o.take(), "n2 q")
+		w.d.SetInterest("n3", []string{"q"})
+		time.Sleep(10 * time.Millisecond)
+		mustBe(t, o.take(), "n3 q")
+		w.d.SetInterest("n2", []string{"none"})
+		w.d.SetInterest("n3", nil)
+		time.Sleep(time.Second)
+		mustBe(t, o.take())
+		if s := w.d.Stats(); len(s.Queues) != 1 {
+			t.Errorf("queues that nothing of is here: %v", s.Queues)
+		}
+	})
+}
+
+func TestHintsOfAQueueAre5MillisecondsApart(t *testing.T) {
+	var o told
+	inWorld(t, 4, o.config(), func(t *testing.T, w *world) {
+		w.d.SetInterest("n2", []string{"q"})
+		jobs := numbered(100, job{})
+		for i := range jobs {
+			jobs[i].in = time.Second + time.Duration(i)*time.Millisecond
+		}
+		w.create(jobs...)
+		time.Sleep(1200 * time.Millisecond)
+		hints := o.take()
+		if len(hints) < 15 || len(hints) > 42 { // due, and ready after the grace
+			t.Errorf("%d hints in 200 ms", len(hints))
+		}
+		for i := range hints[1:] {
+			if gap := hints[i+1].at.Sub(hints[i].at); gap < 5*time.Millisecond {
+				t.Errorf("hints %v apart", gap)
+			}
+		}
+	})
+}
+
+func TestInterestIsWhatHungryPollsWaitFor(t *testing.T) {
+	var o told
+	inWorld(t, 2, o.config(), func(t *testing.T, w *world) {
+		must := func(want ...string) {
+			t.Helper()
+			if got := w.d.Interest(); !slices.Equal(got, want) {
+				t.Errorf("interest in %q, want %q", got, want)
+			}
+		}
+		must()
+		var polls sync.WaitGroup
+		poll := func(claim string, n int, wait time.Duration, queues ...string) {
+			polls.Go(func() {
+				w.pollFor(dispatch.PollRequest{ClaimID: claim, Worker: "w", Queues: queues, Max: n, Wait: wait})
+			})
+			synctest.Wait()
+		}
+		poll("a", 1, time.Second, "q", "b")
+		time.Sleep(time.Millisecond)
+		if n := o.changes(); n != 1 {
+			t.Errorf("told %d times of a first poll", n)
+		}
+		must("b", "q")
+		poll("b", 1, 2*time.Second, "q")
+		time.Sleep(10 * time.Millisecond)
+		if n := o.changes(); n != 0 {
+			t.Errorf("told %d times of what was known", n)
+		}
+		time.Sleep(time.Second)
+		must("q")
+		w.create(job{id: "x"})
+		polls.Wait()
+		must()
+		// What is there is taken without ever wanting it.
+		w.create(job{id: "y"})
+		time.Sleep(time.Second)
+		w.held.Store(true)
+		poll("c", 2, 0, "q")
+		must()
+		w.held.Store(false)
+		w.signal()
+		polls.Wait()
+		time.Sleep(time.Millisecond)
+		if n := o.changes(); n != 0 {
+			t.Errorf("told %d times of polls without a wait", n)
+		}
+	})
+}
+
+func TestChangesOfInterestAreGathered(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		var polls sync.WaitGroup
+		for i := range 50 {
+			polls.Go(func() {
+				w.pollFor(dispatch.PollRequest{ClaimID: fmt.Sprint(i), Worker: "w", Queues: []string{fmt.Sprint("q", i)}, Max: 1, Wait: time.Second})
+			})
+			time.Sleep(time.Millisecond)
+			w.d.Interest()
+		}
+		time.Sleep(10 * time.Millisecond)
+		if n := o.changes(); n < 5 || n > 12 {
+			t.Errorf("told %d times in 60 ms", n)
+		}
+		if n := len(w.d.Interest()); n != 50 {
+			t.Errorf("interest in %d queues, want 50", n)
+		}
+		polls.Wait()
+	})
+}
+
+// A poll without a wait costs no plan and no time when nothing of its queues is there, whatever else falls due.
+func TestAskingForNothingIsCheap(t *testing.T) {
+	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
+		w.create(numbered(200, job{in: time.Second})...)
+		time.Sleep(time.Second - time.Millisecond)
+		before := w.d.Stats().Plans
+		for range 300 {
+			for range 10 {
+				began := time.Now()
+				got := w.pollFor(dispatch.PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"idle"}, Max: 1})
+				if len(got) > 0 || time.Since(began) > 0 {
+					t.Fatalf("got %v after %v", ids(got), time.Since(began))
+				}
+			}
+			time.Sleep(10 * time.Microsecond)
+		}
+		time.Sleep(time.Second)
+		if n := w.d.Stats().Plans - before; n > 20 {
+			t.Errorf("%d plans", n)
+		}
+		if n := w.rowsOf(fsm.KindReady); n != 200 {
+			t.Errorf("%d of 200 were fired", n)
+		}
+	})
+}
+
+func TestWhileTheGuardHoldsNobodyIsTold(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		w.create(numbered(2, job{})...)
+		time.Sleep(time.Second)
+		w.mayFire.Store(false)
+		w.d.SetInterest("n2", []string{"q"})
+		began := time.Now()
+		if got := w.poll("c", 1, 0); len(got) > 0 || time.Since(began) > 0 {
+			t.Errorf("got %v after %v", ids(got), time.Since(began))
+		}
+		time.Sleep(time.Second)
+		mustBe(t, o.take())
+		w.mayFire.Store(true)
+		w.d.ClockChanged()
+		time.Sleep(2 * time.Millisecond)
+		mustBe(t, o.take(), "n2 q")
+	})
+}
+
+func TestANodeIsToldOfWhatATakeoverFinds(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		w.create(numbered(2, job{})...)
+		time.Sleep(time.Second)
+		w.depose(w.shards[0])
+		w.d.SetInterest("n2", []string{"q"})
+		time.Sleep(time.Second)
+		mustBe(t, o.take())
+		w.lead(w.shards[0])
+		time.Sleep(2 * time.Millisecond)
+		mustBe(t, o.take(), "n2 q")
+		w.d.Stop()
+		time.Sleep(time.Second)
+		mustBe(t, o.take())
+	})
+}
+
+func TestInterestIsBounded(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		w.create(job{id: "a"}, job{id: "b", queue: "last"})
+		time.Sleep(time.Second)
+		queues := make([]string, dispatch.MaxInterest, dispatch.MaxInterest+1)
+		for i := range queues {
+			queues[i] = fmt.Sprint("none", i)
+		}
+		queues[0] = "q"
+		w.d.SetInterest("n0", append(queues, "last"))
+		for i := 1; i < 64; i++ {
+			w.d.SetInterest(fmt.Sprint("n", i), []string{"none"})
+		}
+		w.d.SetInterest("n64", []string{"q"})
+		time.Sleep(10 * time.Millisecond)
+		mustBe(t, o.take(), "n0 q")
+		w.d.SetInterest("n1", nil)
+		w.d.SetInterest("n64", []string{"q"})
+		time.Sleep(10 * time.Millisecond)
+		mustBe(t, o.take(), "n64 q")
+	})
+}
+
+func TestAWokenPollReturnsWhatItHas(t *testing.T) {
+	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
+		wake := make(chan struct{}, 1)
+		began := time.Now()
+		time.AfterFunc(time.Second, func() { wake <- struct{}{} })
+		got := w.pollFor(dispatch.PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"q"}, Max: 5, Wait: time.Minute, Wake: wake})
+		if len(got) > 0 || time.Since(began) != time.Second {
+			t.Errorf("got %v after %v", ids(got), time.Since(began))
+		}
+		// What is under way when it is woken is waited for and comes with it.
+		w.create(job{id: "a", in: time.Second})
+		w.held.Store(true)
+		time.AfterFunc(1500*time.Millisecond, func() { wake <- struct{}{} })
+		time.AfterFunc(1700*time.Millisecond, func() {
+			w.held.Store(false)
+			w.signal()
+		})
+		got = w.pollFor(dispatch.PollRequest{ClaimID: "d", Worker: "w", Queues: []string{"q"}, Max: 5, Wait: time.Minute, Wake: wake})
+		if len(got) != 1 {
+			t.Errorf("got %v", ids(got))
+		}
+	})
+}

@@ -172,7 +172,7 @@ type ProbeRequest struct {
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	StoreUuid string                 `protobuf:"bytes,2,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
 	// Hash of the list of peers that the asking node was started with; empty if it has none.
-	PeersHash     []byte `protobuf:"bytes,3,opt,name=peers_hash,json=peersHash,proto3" json:"peers_hash,omitempty"`
+	PeersHash     string `protobuf:"bytes,3,opt,name=peers_hash,json=peersHash,proto3" json:"peers_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -221,11 +221,11 @@ func (x *ProbeRequest) GetStoreUuid() string {
 	return ""
 }
 
-func (x *ProbeRequest) GetPeersHash() []byte {
+func (x *ProbeRequest) GetPeersHash() string {
 	if x != nil {
 		return x.PeersHash
 	}
-	return nil
+	return ""
 }
 
 // ProbeResponse says who answers.
@@ -236,7 +236,7 @@ type ProbeResponse struct {
 	// Empty: the node is fresh, it knows no cluster.
 	ClusterId string `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Hash of the list of peers that the node was started with.
-	PeersHash []byte `protobuf:"bytes,4,opt,name=peers_hash,json=peersHash,proto3" json:"peers_hash,omitempty"`
+	PeersHash string `protobuf:"bytes,4,opt,name=peers_hash,json=peersHash,proto3" json:"peers_hash,omitempty"`
 	// The cluster has its shards.
 	Formed bool `protobuf:"varint,5,opt,name=formed,proto3" json:"formed,omitempty"`
 	// The members of etcd as the node knows them.
@@ -303,11 +303,11 @@ func (x *ProbeResponse) GetClusterId() string {
 	return ""
 }
 
-func (x *ProbeResponse) GetPeersHash() []byte {
+func (x *ProbeResponse) GetPeersHash() string {
 	if x != nil {
 		return x.PeersHash
 	}
-	return nil
+	return ""
 }
 
 func (x *ProbeResponse) GetFormed() bool {
@@ -2344,7 +2344,7 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"store_uuid\x18\x02 \x01(\tR\tstoreUuid\x12\x1d\n" +
 	"\n" +
-	"peers_hash\x18\x03 \x01(\fR\tpeersHash\"\xad\x02\n" +
+	"peers_hash\x18\x03 \x01(\tR\tpeersHash\"\xad\x02\n" +
 	"\rProbeResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -2352,7 +2352,7 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x03 \x01(\tR\tclusterId\x12\x1d\n" +
 	"\n" +
-	"peers_hash\x18\x04 \x01(\fR\tpeersHash\x12\x16\n" +
+	"peers_hash\x18\x04 \x01(\tR\tpeersHash\x12\x16\n" +
 	"\x06formed\x18\x05 \x01(\bR\x06formed\x125\n" +
 	"\amembers\x18\x06 \x03(\v2\x1b.carillon.cluster.v1.MemberR\amembers\x12\x12\n" +
 	"\x04boot\x18\a \x01(\x04R\x04boot\x12\x18\n" +

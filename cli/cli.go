@@ -129,6 +129,9 @@ func group(name string) cli.ActionFunc {
 	}
 }
 
+// defaultTenant is the one of who names none.
+const defaultTenant = "default"
+
 // defaultTimeout is short enough for a person who waits.
 const defaultTimeout = 10 * time.Second
 
@@ -140,7 +143,7 @@ func connectionFlags() []cli.Flag {
 			Usage: "`ADDRESS` of the server: host:port or URL, several separated by commas",
 		},
 		&cli.StringFlag{
-			Name: "tenant", EnvVars: []string{"CARILLON_TENANT"}, Value: "default", Category: "common:",
+			Name: "tenant", EnvVars: []string{"CARILLON_TENANT"}, Value: defaultTenant, Category: "common:",
 			Usage: "`TENANT` the command is about",
 		},
 		&cli.DurationFlag{

@@ -5,6 +5,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/urfave/cli/v2"
 )
 
 func TestAnErrorSaysWhatToDoNext(t *testing.T) {
@@ -48,11 +50,33 @@ func TestAnErrorSaysWhatToDoNext(t *testing.T) {
 func TestNearWordsAreAskedFor(t *testing.T) {
 	known := []string{"--queue", "--every", "--at", "list", "jobs"}
 	for typed, want := range map[string]string{
-		"--qeue": "--queue", "--queues": "--queue", "job": "jobs", "lst": "list", "ls": "", "--zz": "", "--at2": "--at",
+		"--qeue": "--queue", "--queues": "--queue", "job": "jobs", "lst": "list", "ls": "list", "xy": "", "--zz": "", "--at2": "--at",
 		"anything": "",
 	} {
 		if got := didYouMean(typed, known); got != "" && want == "" || !strings.Contains(got, want) {
 			t.Errorf("%q is answered %q, want %q", typed, got, want)
+		}
+	}
+}
+
+func TestSynonymsAreOfWordsThatExist(t *testing.T) {
+	known := map[string]bool{}
+	var walk func(commands []*cli.Command)
+	walk = func(commands []*cli.Command) {
+		for _, c := range commands {
+			known[c.Name] = true
+			for _, flag := range c.Flags {
+				known[dashed(flag.Names()[0])] = true
+			}
+			walk(c.Subcommands)
+		}
+	}
+	walk((&program{}).app().Commands)
+	for word, meanings := range synonyms {
+		for _, meaning := range meanings {
+			if !known[meaning] {
+				t.Errorf("%q stands for %q, which is no command or flag", word, meaning)
+			}
 		}
 	}
 }

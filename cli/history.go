@@ -21,7 +21,29 @@ func (p *program) jobHistory(ctx context.Context, c *call) error {
 	if err := c.print.message(all, func() [][]string { return historyRows(all) }); err != nil {
 		return err
 	}
+	if err := p.sayResult(c, all); err != nil {
+		return err
+	}
 	return p.sayMore(c, more)
+}
+
+// sayResult tells a person how to see what the table has no room for, by the newest execution that a worker got.
+func (p *program) sayResult(c *call, h *carillonv1.GetJobHistoryResponse) error {
+	executions := h.GetExecutions()
+	for i := len(executions) - 1; i >= 0 && !c.print.json; i-- {
+		if e := executions[i]; len(e.GetAttempts()) > 0 {
+			text := "Result: carillon executions get " + e.GetId()
+			if len(executions) > 1 {
+				text += "\nIds of the others: carillon executions list --job " + e.GetJobId()
+				if tenant := e.GetTenant(); tenant != defaultTenant {
+					text += " --tenant " + tenant
+				}
+			}
+			_, err := fmt.Fprintln(p.stderr, text)
+			return err
+		}
+	}
+	return nil
 }
 
 // maxHistory bounds what is put together without a limit.

@@ -1,9 +1,14 @@
 package peer
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"hash/crc32"
+	"os"
+	"path/filepath"
 	"strings"
+	"testing"
 
 	"github.com/carillon-scheduler/carillon/node/replica"
 	"go.etcd.io/raft/v3/raftpb"
@@ -35,4 +40,22 @@ func dataOf(f replica.Frame) string {
 // appendHelloSum is the checksum of a hello's bytes.
 func appendHelloSum(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli))
+}
+
+// loadTLSFiles reads what WriteTLSFiles wrote.
+func loadTLSFiles(t testing.TB, dir string) (*tls.Config, *x509.CertPool) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, CertFile), filepath.Join(dir, KeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, CAFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		t.Fatal("the CA's file holds no certificate")
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}}, pool
 }

@@ -82,7 +82,7 @@ func (l *link) run() {
 			warned = time.Time{}
 			began := l.t.cfg.Now()
 			err = l.use(conn)
-			if l.t.cfg.Now().Sub(began) > redialMax {
+			if l.t.cfg.Now().Sub(began) > wait { // not one that was refused right away
 				wait = redialMin
 			}
 		}

@@ -18,14 +18,23 @@ func TestLeaderRecordsSortByEpoch(t *testing.T) {
 func TestRecordsAsTheyStandInEtcd(t *testing.T) {
 	m := Seed{ClusterID: "c", Shards: 2, Stores: []string{"s"}}.firstMap()
 	for want, record := range map[string]any{
-		`{"id":"c","shards":2,"store":"s"}`:                                                             clusterRecord{ID: "c", Shards: 2, Store: "s"},
+		`{"id":"c","shards":2,"store":"s"}`:                                                             Seed{ClusterID: "c", Shards: 2, Stores: []string{"s"}}.record(),
 		`{"gen":1,"replicas":[{"rid":1,"store":"s"}],"next_rid":2}`:                                     m.Shards[0].record(),
 		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b"}`:                                 nodeRecord{1, "n", "a:1", 3, "b", ""},
+		`{"id":"c","shards":2,"store":"s","stores":["s","t"]}`:                                          Seed{ClusterID: "c", Shards: 2, Stores: []string{"s", "t"}}.record(),
+		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b","state":"draining"}`:              nodeRecord{1, "n", "a:1", 3, "b", StoreDraining},
+		`{"store":"s","boot_id":"b"}`:                                                                   termRecord{"s", "b"},
 		`{"boot_id":"b","addr":"a:1"}`:                                                                  liveRecord{"b", "a:1"},
 		`{"version":1,"runs":[{"first":0,"last":2047,"shard":1},{"first":2048,"last":4095,"shard":2}]}`: m.record(),
 	} {
 		equal(t, encodeJSON(record), want)
 	}
+	actual := Actual{Shard: 10, Epoch: 16, Gen: 3, Voters: []Replica{{1, "s"}}, Learners: []Replica{{2, "t"}}}
+	const stands = `0000000000000010,0000000000000003,{"voters":[{"rid":1,"store":"s"}],"learners":[{"rid":2,"store":"t"}]}`
+	equal(t, actual.encode(), stands)
+	decoded, err := decodeActual("/a/0000000a", stands)
+	must(t, err)
+	equal(t, decoded, actual)
 	equal(t, shardKey(keyLeaders, 10), "/l/0000000a")
 	equal(t, shardKey(keyShards, 10), "/s/0000000a")
 	equal(t, settingPrefix(Queue)+"q", "/settings/queue/q")
@@ -50,6 +59,21 @@ func FuzzDecodeLeader(f *testing.F) {
 		again, err := decodeLeader(shardKey(keyLeaders, r.Shard), r.encode())
 		must(t, err)
 		equal(t, again, r)
+	})
+}
+
+func FuzzDecodeActual(f *testing.F) {
+	f.Add("/a/0000000a", `0000000000000010,0000000000000003,{"voters":[{"rid":1,"store":"s"}]}`)
+	f.Add("/a/0000000a", `0000000000000010,0000000000000003,`)
+	f.Add("/a/0000000a", `0000000000000010,000000000000000g,{}`)
+	f.Fuzz(func(t *testing.T, key, value string) {
+		a, err := decodeActual(key, value)
+		if err != nil {
+			return
+		}
+		again, err := decodeActual(shardKey(keyActual, a.Shard), a.encode())
+		must(t, err)
+		equal(t, again, a)
 	})
 }
 

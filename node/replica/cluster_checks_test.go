@@ -26,8 +26,12 @@ type checks struct {
 	votes    map[[3]uint64]uint64
 	// owners are the stores of replica ids, by shard and id (R7).
 	owners map[[2]uint64]string
+	// removed is the highest id whose rows are gone from a store, by shard and store (R7).
+	removed map[string]uint64
 	// confs are the configurations by shard and index (R8).
 	confs map[[2]uint64]Conf
+	// lost are the disks that were wiped, as they were: what was committed with them counts as it did.
+	lost map[string]*store.Memory
 }
 
 type stateSum struct{ chain, rows uint64 }
@@ -37,17 +41,25 @@ func newChecks() checks {
 		leaders: map[[2]uint64]uint64{}, committed: map[[2]uint64]uint64{}, highest: map[uint32]uint64{},
 		states: map[[2]uint64]stateSum{}, promised: map[[2]uint64]uint64{}, votes: map[[3]uint64]uint64{},
 		owners: map[[2]uint64]string{}, confs: map[[2]uint64]Conf{},
+		lost: map[string]*store.Memory{}, removed: map[string]uint64{},
 	}
 }
 
 // created: R7, an id is made once, on one store.
 func (k *checks) created(c *cluster, shard uint32, id uint64, on string) {
 	at := [2]uint64{uint64(shard), id}
-	if owner, ok := k.owners[at]; ok && owner != "" {
+	if owner, ok := k.owners[at]; ok && !c.faults.ReusedReplicaID {
 		c.fail("R7: replica %d of shard %d is made on %s, was on %s", id, shard, on, owner)
 	}
 	k.owners[at] = on
 }
+
+// gone: from now on no replica up to this id may be on the store.
+func (k *checks) gone(shard uint32, id uint64, from string) {
+	k.removed[seat(shard, from)] = max(id, k.removed[seat(shard, from)])
+}
+
+func seat(shard uint32, store string) string { return fmt.Sprintf("%d on %s", shard, store) }
 
 // elected: R1, one leader in a term.
 func (k *checks) elected(c *cluster, m *member, e Event) {
@@ -116,6 +128,9 @@ func (k *checks) sentFrame(c *cluster, f Frame, spoken map[[2]uint64]uint64) {
 // worked: R4, R8, R9, after each turn of a replica.
 func (k *checks) worked(c *cluster, m *member, r *replica) {
 	l := r.log
+	if gone := k.removed[seat(r.shard, m.name)]; r.id <= gone {
+		c.fail("R7: replica %d of shard %d is back on %s, from which %d was removed", r.id, r.shard, m.name, gone)
+	}
 	if l.truncated.index > r.applied.index || r.applied.index > l.last && r.installing == nil {
 		c.fail("R9: shard %d on %s: truncated %d, applied %d, last %d", r.shard, m.name, l.truncated.index, r.applied.index, l.last)
 		return
@@ -191,10 +206,14 @@ func (k *checks) majority(c *cluster, m *member, shard uint32, request string) {
 		return
 	}
 	var has []uint64
-	for _, other := range c.members {
-		if o := other.core.byID[shard]; o != nil && k.owners[[2]uint64{uint64(shard), o.id}] == other.name &&
-			holds(c, other.engine.Crash(0), shard, request) {
-			has = append(has, o.id)
+	for _, id := range slices.Concat(r.view.Voters, r.view.Outgoing) {
+		owner := k.owners[[2]uint64{uint64(shard), id}]
+		engine := k.lost[owner]
+		if other := c.member(owner); other != nil {
+			engine = other.engine
+		}
+		if engine != nil && holds(c, engine.Crash(0), shard, request) {
+			has = append(has, id)
 		}
 	}
 	for _, voters := range [][]uint64{r.view.Voters, r.view.Outgoing} {

@@ -102,7 +102,12 @@ func (c *cluster) placeOne(m *member, shard uint32) error {
 		}
 	case r != nil && id != r.id && p.actual.gen == p.wanted.Gen && !slices.Contains(p.actual.conf.Voters, r.id):
 		c.happened[replicaRemoved]++
-		m.core.Remove(shard, func(error) {})
+		gone := r.id
+		m.core.Remove(shard, func(err error) {
+			if err == nil {
+				c.checks.gone(shard, gone, m.name)
+			}
+		})
 		return nil
 	}
 	m.core.Want(shard, p.wanted)
@@ -113,6 +118,7 @@ func (c *cluster) placeOne(m *member, shard uint32) error {
 // place; with the fault AmnesiacVoter it comes back under its old replicas' ids, as if nothing had happened.
 func (c *cluster) wipe(m *member) error {
 	c.happened[wiped]++
+	c.checks.lost[m.name] = m.engine
 	c.members = slices.DeleteFunc(c.members, func(other *member) bool { return other == m })
 	fresh := c.addStore()
 	if c.faults.AmnesiacVoter {

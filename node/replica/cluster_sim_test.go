@@ -192,7 +192,10 @@ func stormCatches(t *testing.T, faults Faults) {
 	for seed := range uint64(100) {
 		seedElections(t, seed)
 		if _, err := storm(seed, faults); err != nil {
-			text, _, _ := strings.Cut(err.Error(), "\n")
+			text, trace, panicked := strings.Cut(err.Error(), "\n")
+			if panicked && strings.Contains(text, "runtime error") {
+				t.Fatalf("seed %d: the test itself broke: %s\n%s", seed, text, trace)
+			}
 			t.Logf("seed %d: %s", seed, text)
 			return
 		}

@@ -66,6 +66,9 @@ func createLearner(engine store.Engine, shard uint32, id uint64, faults Faults) 
 		return ErrReplicaStands
 	}
 	b := engine.NewBatch()
+	if faults.ReusedReplicaID {
+		b.Delete(tombstoneKey(shard))
+	}
 	b.Set(rowKey(shard, fsm.KindConfState), encodeIdentity(identity{id: id, conf: &raftpb.ConfState{}}))
 	b.Set(rowKey(shard, fsm.KindHardState), encodeHardState(hardState{}))
 	b.Set(rowKey(shard, fsm.KindApplied), encodeApplied(appliedState{}))
@@ -80,14 +83,15 @@ func createLearner(engine store.Engine, shard uint32, id uint64, faults Faults) 
 // LoadAll loads every replica that stands on the store, in order of shards.
 func LoadAll(engine store.Engine) ([]ReplicaState, error) {
 	var states []ReplicaState
-	for shard, ok := uint32(1), true; ok; shard++ {
-		var err error
-		if shard, ok, err = nextShard(engine, shard); err != nil {
+	for next := uint32(1); next <= store.MaxShard; next++ {
+		shard, ok, err := nextShard(engine, next)
+		if err != nil {
 			return nil, fmt.Errorf("load replicas: %w", err)
 		}
 		if !ok {
 			break
 		}
+		next = shard
 		s, stands, err := Load(engine, shard)
 		if err != nil {
 			return nil, err
@@ -120,6 +124,25 @@ func sweep(engine store.Engine, shard uint32) error {
 		return fmt.Errorf("sweep removed replica: %w", err)
 	}
 	return nil
+}
+
+// abandonImports returns the received snapshots that nobody will install any more, after the last turn.
+func (c *Core) abandonImports() []store.Import {
+	rows := c.out.Aborts
+	for _, in := range c.out.Installs {
+		rows = append(rows, in.Rows)
+	}
+	for _, turn := range c.unsynced {
+		for _, r := range turn.installs {
+			rows = append(rows, r.installing.got.rows)
+		}
+	}
+	for _, r := range c.all {
+		if r.incoming != nil {
+			rows = append(rows, r.incoming.rows)
+		}
+	}
+	return rows
 }
 
 // removal is a replica on its way out: its tombstone is written and synced, then its rows are deleted.

@@ -206,4 +206,7 @@ func (h *Host) answerEverybody() {
 	for _, d := range h.core.Abandon() {
 		d.Deliver()
 	}
+	for _, rows := range h.core.abandonImports() {
+		h.imports <- importJob{rows: rows}
+	}
 }

@@ -30,7 +30,8 @@ type CreateJobRequest struct {
 	// The job. Required; so are its schedule and nothing else.
 	Job *JobSpec `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// At most 128 bytes. With an empty job.id the id is derived from tenant and key, so that a retry meets the same job.
-	// A retry gets the same receipt for as long as the job or its tombstone exists.
+	// With a job.id the key counts for that id only: the same key with another id is another job. A retry gets the same
+	// receipt for as long as the job or its tombstone exists.
 	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -154,8 +154,6 @@ func (t *Transport) takeIn(in *incoming, kind byte, payload []byte) error {
 		default:
 			t.cfg.OnFrame(f)
 		}
-	default:
-		return fmt.Errorf("records of kind %d are not known", kind)
 	}
 	return nil
 }

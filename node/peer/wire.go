@@ -222,14 +222,17 @@ func signed(payload []byte) bool {
 	return crc32.Checksum(payload[sumSize:], castagnoli) == binary.BigEndian.Uint32(payload)
 }
 
-// readRecord reads the next record. The payload is the caller's.
+// readRecord reads the next record, which is of a known kind. The payload is the caller's.
 func readRecord(r *bufio.Reader) (kind byte, payload []byte, err error) {
 	var head [recordHeader]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return 0, nil, fmt.Errorf("read record: %w", err)
 	}
 	kind, n := head[0], binary.BigEndian.Uint32(head[1:])
-	if most := recordLimit(kind); n > most {
+	switch most := recordLimit(kind); {
+	case most == 0:
+		return 0, nil, fmt.Errorf("read record: kind %d is not known", kind)
+	case n > most:
 		return 0, nil, fmt.Errorf("read record: kind %d has %d bytes, may have %d", kind, n, most)
 	}
 	payload = make([]byte, n)
@@ -239,7 +242,7 @@ func readRecord(r *bufio.Reader) (kind byte, payload []byte, err error) {
 	return kind, payload, nil
 }
 
-// recordLimit is how many bytes a record of kind may have; a kind that is not known, none.
+// recordLimit is how many bytes a record of kind may have; 0: the kind is not known.
 func recordLimit(kind byte) uint32 {
 	switch kind {
 	case recordBeat:

@@ -158,15 +158,20 @@ func TestBrokenRecordsAreRefused(t *testing.T) {
 // What a record may have is looked at before anything is made for it.
 func TestRecordLimits(t *testing.T) {
 	for kind, most := range map[byte]uint32{
-		recordBeat: maxBeat, recordMessage: sumSize + 1 + MaxMessage, recordFrame: maxFrame, 0: 0, 4: 0, 255: 0,
+		recordBeat: maxBeat, recordMessage: sumSize + 1 + MaxMessage, recordFrame: maxFrame,
 	} {
 		head := binary.BigEndian.AppendUint32([]byte{kind}, most+1)
 		if _, _, err := readRecord(bufio.NewReader(bytes.NewReader(head))); err == nil || !strings.Contains(err.Error(), "may have") {
 			t.Errorf("kind %d: %v", kind, err)
 		}
 		head = binary.BigEndian.AppendUint32([]byte{kind}, 1)
-		if _, _, err := readRecord(bufio.NewReader(bytes.NewReader(head))); most > 0 && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := readRecord(bufio.NewReader(bytes.NewReader(head))); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("kind %d, cut off: %v", kind, err)
+		}
+	}
+	for _, kind := range []byte{0, recordMessage + 1, 255} {
+		if _, _, err := readRecord(bufio.NewReader(bytes.NewReader([]byte{kind, 0, 0, 0, 0}))); err == nil {
+			t.Errorf("kind %d is read", kind)
 		}
 	}
 }

@@ -26,6 +26,7 @@ var arrows = map[string][]string{
 	"node/clock":                          {},
 	"node/control":                        {"proto/carillon/storage/v1"},
 	"node/dispatch":                       {"fsm", "wheel", "proto/carillon/storage/v1"},
+	"node/peer":                           {"node/replica"},
 	"node/route":                          {"fsm", "node/dispatch", "node/replica", "rpc", "proto/carillon/storage/v1", "proto/carillon/cluster/v1", "proto/carillon/cluster/v1/clusterv1connect"},
 	"node/replica":                        {"fsm", "store", "proto/carillon/storage/v1"},
 	"rpc":                                 {"fsm", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/carillon/storage/v1"},

@@ -1,8 +1,10 @@
 package route
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -198,3 +200,17 @@ type unreachableTransport struct{}
 func (unreachableTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, timeoutError{}
 }
+
+// restoreAfterThis lets the next call's answer through, after the one under way was dropped.
+func (n *node) restoreAfterThis() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dropAnswers = false
+}
+
+func newBody(data []byte) io.Reader { return bytes.NewReader(data) }
+
+// brokenWriter is the connection of a caller that is gone.
+type brokenWriter struct{ http.ResponseWriter }
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, net.ErrClosed }

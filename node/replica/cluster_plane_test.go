@@ -90,7 +90,7 @@ func (c *cluster) placeOne(m *member, shard uint32) error {
 	switch {
 	case r == nil && id != 0 && m.core.removalOf(shard) == nil:
 		c.checks.created(c, shard, id, m.name)
-		if err := createLearner(m.engine, shard, id, c.faults); err != nil {
+		if err := createLearner(m.engine, shard, id, p.wanted.Gen, c.faults); err != nil {
 			return err
 		}
 		s, _, err := Load(m.engine, shard)
@@ -100,7 +100,7 @@ func (c *cluster) placeOne(m *member, shard uint32) error {
 		if err := m.core.Add(s); err != nil {
 			return err
 		}
-	case r != nil && id != r.id && p.actual.gen == p.wanted.Gen && !slices.Contains(p.actual.conf.Voters, r.id):
+	case r != nil && id != r.id && p.actual.gen >= r.gen && !slices.Contains(p.actual.conf.Voters, r.id):
 		c.happened[replicaRemoved]++
 		gone := r.id
 		m.core.Remove(shard, func(err error) {

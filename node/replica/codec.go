@@ -39,7 +39,8 @@ type appliedState struct {
 type identity struct {
 	id   uint64
 	conf *raftpb.ConfState
-	// gen is the generation of what the control plane wanted that the configuration comes from; 0: the first.
+	// gen is the highest generation of the control plane's wishes that made the replica or changed its configuration; 0: the
+	// first.
 	gen uint64
 }
 

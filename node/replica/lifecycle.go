@@ -39,16 +39,17 @@ func loadTombstone(source store.Source, shard uint32) (next uint64, err error) {
 }
 
 // CreateLearner writes an empty replica that knows nothing of its group, and returns when it is durable. It is to be made
-// from a record of the control plane that lists it, never from a message. Its group's leader fills it by a snapshot.
-// ErrReplicaStands and ErrReplicaGone say why it may not be.
-func CreateLearner(engine store.Engine, shard uint32, id uint64) error {
-	if err := createLearner(engine, shard, id, Faults{}); err != nil {
+// from a record of the control plane that lists it, of generation gen, never from a message. Its group's leader fills it by
+// a snapshot. It may be removed again when a configuration of at least that generation (Status.Gen) has been published
+// that is without it. ErrReplicaStands and ErrReplicaGone say why it may not be made.
+func CreateLearner(engine store.Engine, shard uint32, id, gen uint64) error {
+	if err := createLearner(engine, shard, id, gen, Faults{}); err != nil {
 		return fmt.Errorf("create replica %d of shard %d: %w", id, shard, err)
 	}
 	return nil
 }
 
-func createLearner(engine store.Engine, shard uint32, id uint64, faults Faults) error {
+func createLearner(engine store.Engine, shard uint32, id, gen uint64, faults Faults) error {
 	next, err := loadTombstone(engine, shard)
 	switch {
 	case err != nil:
@@ -69,7 +70,7 @@ func createLearner(engine store.Engine, shard uint32, id uint64, faults Faults) 
 	if faults.ReusedReplicaID {
 		b.Delete(tombstoneKey(shard))
 	}
-	b.Set(rowKey(shard, fsm.KindConfState), encodeIdentity(identity{id: id, conf: &raftpb.ConfState{}}))
+	b.Set(rowKey(shard, fsm.KindConfState), encodeIdentity(identity{id: id, conf: &raftpb.ConfState{}, gen: gen}))
 	b.Set(rowKey(shard, fsm.KindHardState), encodeHardState(hardState{}))
 	b.Set(rowKey(shard, fsm.KindApplied), encodeApplied(appliedState{}))
 	b.Set(rowKey(shard, fsm.KindTruncated), encodePosition(position{}))

@@ -188,10 +188,10 @@ func TestMessagesOfAnotherStoreAreDropped(t *testing.T) {
 
 func TestReplicasAreMadeOnce(t *testing.T) {
 	engine := store.OpenMemory()
-	if err := CreateLearner(engine, 7, 4); err != nil {
+	if err := CreateLearner(engine, 7, 4, 3); err != nil {
 		t.Fatal(err)
 	}
-	if err := CreateLearner(engine, 7, 5); !errors.Is(err, ErrReplicaStands) {
+	if err := CreateLearner(engine, 7, 5, 3); !errors.Is(err, ErrReplicaStands) {
 		t.Fatalf("a second replica: %v", err)
 	}
 	core, err := New(testConfig("a"), engine, nil)
@@ -219,7 +219,7 @@ func TestReplicasAreMadeOnce(t *testing.T) {
 func removing(t *testing.T) (engine *store.Memory, core *Core, removed *bool) {
 	t.Helper()
 	engine = store.OpenMemory()
-	if err := CreateLearner(engine, 7, 4); err != nil {
+	if err := CreateLearner(engine, 7, 4, 3); err != nil {
 		t.Fatal(err)
 	}
 	states, err := LoadAll(engine)
@@ -276,10 +276,10 @@ func TestCrashInARemoval(t *testing.T) {
 				}
 				continue
 			}
-			if err := CreateLearner(left, 7, 4); !errors.Is(err, ErrReplicaGone) {
+			if err := CreateLearner(left, 7, 4, 3); !errors.Is(err, ErrReplicaGone) {
 				t.Fatalf("%d turns, %d commits kept: replica 4 again: %v", stop, keep, err)
 			}
-			if err := CreateLearner(left, 7, 5); err != nil {
+			if err := CreateLearner(left, 7, 5, 3); err != nil {
 				t.Fatalf("%d turns, %d commits kept: replica 5: %v", stop, keep, err)
 			}
 		}

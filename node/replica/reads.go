@@ -15,7 +15,7 @@ type reads struct {
 	asked []readBatch
 }
 
-// readBatch is one question to raft.
+// readBatch is those who came for one question to raft.
 type readBatch struct {
 	id    uint64
 	dones []func(error)
@@ -35,6 +35,17 @@ func (q *reads) count() int {
 	return n
 }
 
+// overdue says that a question has had no answer for a tick, and counts anew.
+func (q *reads) overdue() bool {
+	if !slices.ContainsFunc(q.asked, func(b readBatch) bool { return b.index == 0 && b.ticks > 0 }) {
+		return false
+	}
+	for i := range q.asked {
+		q.asked[i].ticks = 0
+	}
+	return true
+}
+
 func (q *reads) tick() {
 	for i := range q.asked {
 		q.asked[i].ticks++
@@ -42,15 +53,15 @@ func (q *reads) tick() {
 	}
 }
 
-// learn notes raft's answer to a question; one that was asked anew meanwhile has another id.
+// learn notes raft's answer to a question. It is one for everybody who had come when it was asked.
 func (q *reads) learn(rs raft.ReadState, nonce [8]byte) {
 	if len(rs.RequestCtx) != readContextLen || !bytes.Equal(rs.RequestCtx[8:], nonce[:]) {
 		return
 	}
 	id := binary.BigEndian.Uint64(rs.RequestCtx)
 	for i := range q.asked {
-		if q.asked[i].id == id {
-			q.asked[i].index = rs.Index
+		if b := &q.asked[i]; b.id <= id && b.index == 0 {
+			b.index = rs.Index
 		}
 	}
 }
@@ -65,10 +76,8 @@ func (c *Core) askReadIndex(r *replica) {
 	if r.lead == nil {
 		c.giveUpReads(r)
 	}
-	for i := range r.reads.asked {
-		if b := &r.reads.asked[i]; b.index == 0 && b.ticks > 0 {
-			b.id, b.ticks = c.ask(r), 0
-		}
+	if r.reads.overdue() {
+		c.ask(r)
 	}
 	if len(r.reads.fresh) > 0 {
 		r.reads.asked = append(r.reads.asked, readBatch{id: c.ask(r), dones: r.reads.fresh})

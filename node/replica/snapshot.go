@@ -157,7 +157,7 @@ func (c *Core) resume(shard uint32) error {
 	r.installing = nil
 	r.held = held
 	r.log.reset(got.applied.position)
-	r.applied, r.gen = got.applied, got.gen
+	r.applied, r.gen = got.applied, max(r.gen, got.gen)
 	r.noteConf(got.conf, nil)
 	r.hard.commit = max(r.hard.commit, got.applied.index)
 	r.rows.Forget()

@@ -1,0 +1,111 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/carillon-scheduler/carillon/store"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// written is a snapshot of shard 1 with some rows, for replica 2, and the engine it is of.
+func written(t testing.TB, rows int) (source *store.Memory, stream []byte) {
+	t.Helper()
+	source = store.OpenMemory()
+	if err := Bootstrap(source, []Seed{{Shard: 1, ID: 1, Voters: []uint64{1, 2}}, {Shard: 2, ID: 1, Voters: []uint64{1}}}); err != nil {
+		t.Fatal(err)
+	}
+	b := source.NewBatch()
+	for i := range rows {
+		b.Set(store.AppendKey(nil, 1, fmt.Appendf(nil, "j%06d", i)), bytes.Repeat([]byte{byte(i)}, i%3000))
+	}
+	b.Set(logKey(1, 11), encodeLogRow(newEntry(0, 5, 11, []byte("x"))))
+	b.Set(store.AppendKey(nil, 2, []byte("m")), []byte("neighbour"))
+	if _, err := source.Commit(b, false); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := WriteSnapshot(&out, source, SnapshotRequest{Shard: 1, To: 2, from: 1, term: 5}); err != nil {
+		t.Fatal(err)
+	}
+	return source, out.Bytes()
+}
+
+func replicaTwo(uint32) (uint64, bool) { return 2, true }
+
+func TestSnapshotsComeThroughWhole(t *testing.T) {
+	pebbleEngine, err := store.OpenPebble("store", store.Options{FS: vfs.NewMem(), CacheBytes: 1 << 20, MemTableBytes: 256 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, engine := range map[string]store.Engine{"memory": store.OpenMemory(), "pebble": pebbleEngine} {
+		for _, rows := range []int{0, 1, 700} {
+			source, stream := written(t, rows)
+			if err := Bootstrap(engine, []Seed{{Shard: 9 + uint32(rows), ID: 1, Voters: []uint64{1}}}); err != nil {
+				t.Fatal(err)
+			}
+			got, err := ReadSnapshot(bytes.NewReader(stream), engine, replicaTwo)
+			if err != nil {
+				t.Fatalf("%s, %d rows: %v", name, rows, err)
+			}
+			if err := engine.Install(got.rows); err != nil {
+				t.Fatal(err)
+			}
+			if dump(engine, 1) != dump(source, 1) {
+				t.Fatalf("%s: rows differ", name)
+			}
+			if row, ok, err := engine.Get(store.AppendKey(nil, 2, []byte("m"))); ok || err != nil {
+				t.Fatalf("%s: a neighbour's row came along: %q, %v", name, row, err)
+			}
+			b := engine.NewBatch()
+			b.Set(rowKey(1, 'A'), encodeHardState(hardState{term: 5}))
+			if _, err := engine.Commit(b, false); err != nil {
+				t.Fatal(err)
+			}
+			s, ok, err := Load(engine, 1)
+			if err != nil || !ok || s.ID != 2 || s.applied.position != groupStart || s.log.last != 10 || got.Applied() != 10 {
+				t.Fatalf("%s: loaded %+v, %v, %v", name, s, ok, err)
+			}
+		}
+		if err := engine.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A stream that is cut anywhere, or has a bit flipped anywhere, is refused, and nothing is left of it.
+func TestDamagedSnapshotsAreRefused(t *testing.T) {
+	_, stream := written(t, 20)
+	engine := store.OpenMemory()
+	for at := range stream {
+		if _, err := ReadSnapshot(bytes.NewReader(stream[:at]), engine, replicaTwo); err == nil {
+			t.Fatalf("cut at %d of %d: accepted", at, len(stream))
+		}
+		bad := bytes.Clone(stream)
+		bad[at] ^= 0x10
+		if _, err := ReadSnapshot(bytes.NewReader(bad), engine, replicaTwo); err == nil {
+			t.Fatalf("bit flipped at %d of %d: accepted", at, len(stream))
+		}
+	}
+	if engine.Unsynced() != 0 || dump(engine, 1) != "" {
+		t.Fatal("something was left behind")
+	}
+	if _, err := ReadSnapshot(bytes.NewReader(stream), engine, func(uint32) (uint64, bool) { return 3, true }); !errors.Is(err, ErrNoReplica) {
+		t.Fatalf("for another replica: %v", err)
+	}
+}
+
+func FuzzReadSnapshot(f *testing.F) {
+	_, stream := written(f, 20)
+	f.Add(stream)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := ReadSnapshot(bytes.NewReader(b), store.OpenMemory(), replicaTwo)
+		if err == nil {
+			if err := got.Abort(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -85,7 +85,7 @@ func (p *program) queuesCommand() *cli.Command {
 			}, p.createQueue),
 			p.calling(cli.Command{Name: "get", Usage: "show a queue's settings", ArgsUsage: "NAME"}, p.getQueue),
 			p.calling(cli.Command{
-				Name: "list", Usage: "list queues that have settings", Flags: []cli.Flag{limitFlag()},
+				Name: "list", Usage: "list queues that have settings, and those where work waits", Flags: []cli.Flag{limitFlag()},
 			}, p.listQueues),
 			p.calling(cli.Command{
 				Name: "update", Usage: "change the named settings", ArgsUsage: "NAME",
@@ -160,17 +160,30 @@ func (p *program) getQueue(ctx context.Context, c *call) error {
 
 func (p *program) listQueues(ctx context.Context, c *call) error {
 	queues := c.client.ListQueues(ctx, &carillonv1.ListQueuesRequest{PageSize: pageSize(c.Int("limit"))})
-	header := []string{"NAME", "PAUSED", "RETENTION", "DEAD RETENTION", "VERSION"}
+	header := []string{"NAME", "READY", "OLDEST READY", "CLAIMS WAITING", "PAUSED", "RETENTION", "DEAD RETENTION", "VERSION"}
 	more, err := list(c.print, "queues", queues, c.Int("limit"), header, func(q *carillonv1.Queue) []string {
+		version := "-" // no settings
+		if q.GetVersion() > 0 {
+			version = fmt.Sprint(q.GetVersion())
+		}
+		b := q.GetBacklog()
 		return []string{
-			q.GetName(), pausedText(q.GetPaused(), q.GetPauseReason()), length(q.GetRetention()),
-			length(q.GetDeadRetention()), fmt.Sprint(q.GetVersion()),
+			q.GetName(), readyText(b), instant(b.GetOldestReadyTime()), fmt.Sprint(b.GetWaitingClaims()),
+			pausedText(q.GetPaused(), q.GetPauseReason()), length(q.GetRetention()), length(q.GetDeadRetention()), version,
 		}
 	})
 	if err != nil {
 		return err
 	}
 	return p.sayMore(c, more)
+}
+
+// readyText is how many executions wait in a queue, as far as they were counted.
+func readyText(b *carillonv1.QueueBacklog) string {
+	if b.GetReadyIsMore() {
+		return fmt.Sprintf("%d+", b.GetReady())
+	}
+	return fmt.Sprint(b.GetReady())
 }
 
 func (p *program) updateQueue(ctx context.Context, c *call) (err error) {

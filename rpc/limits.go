@@ -44,6 +44,8 @@ const (
 	maxViolations     = 32
 	maxViolationBytes = 1 << 10
 	maxRowsPerPage    = 20_000
+	// maxReadyCounted bounds how many executions of a queue are counted in a shard: who needs the exact number has metrics.
+	maxReadyCounted   = 1_000
 	maxPageTokenBytes = 4 << 10
 	// maxParts bounds the messages that a message is decoded to, before anything else is known of it: an empty item takes
 	// two bytes on the wire and a hundred in memory. Ten thousand items with all that they can hold have fewer.

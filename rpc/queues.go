@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -45,19 +46,45 @@ func (s *server) getQueue(ctx context.Context, req *carillonv1.GetQueueRequest) 
 	return &carillonv1.GetQueueResponse{Queue: queueOf(settings)}, nil
 }
 
+// listQueues lists the queues that have settings, and those where executions wait.
 func (s *server) listQueues(ctx context.Context, req *carillonv1.ListQueuesRequest) (*carillonv1.ListQueuesResponse, error) {
-	all, err := s.backend.Queues(ctx)
+	page, err := parseNamedPage("queues", req.PageSize, req.PageToken)
 	if err != nil {
 		return nil, err
 	}
-	name := func(q *storagev1.QueueSettings) string { return q.Name }
-	page, next, err := pageOfSettings("queues", all, name, req.PageSize, req.PageToken)
+	stored, err := s.backend.Queues(ctx)
 	if err != nil {
 		return nil, err
 	}
-	res := &carillonv1.ListQueuesResponse{NextPageToken: next}
-	for _, settings := range page {
-		res.Queues = append(res.Queues, queueOf(settings))
+	waiting, until, err := s.waiting(ctx, page.after, page.limit+1, req.Stale)
+	if err != nil {
+		return nil, err
+	}
+	queues := map[string]*carillonv1.Queue{}
+	for _, settings := range stored {
+		queues[settings.Name] = queueOf(settings)
+	}
+	for name := range waiting {
+		if queues[name] == nil {
+			queues[name] = &carillonv1.Queue{Name: name}
+		}
+	}
+	res := &carillonv1.ListQueuesResponse{}
+	last := ""
+	for _, name := range slices.Sorted(maps.Keys(queues)) {
+		switch {
+		case name <= page.after:
+			continue
+		case len(res.Queues) == page.limit, until != "" && name > until:
+			res.NextPageToken = page.next(last)
+			return res, nil
+		}
+		queue := queues[name]
+		queue.Backlog = backlogOfQueue(waiting[name], s.claims.of(name))
+		res.Queues, last = append(res.Queues, queue), name
+	}
+	if until != "" {
+		res.NextPageToken = page.next(last)
 	}
 	return res, nil
 }

@@ -49,6 +49,8 @@ type server struct {
 	// others are health and reflection.
 	others *http.ServeMux
 
+	claims claimsWaiting
+
 	// inflight is the room that the messages under way take; see intake.
 	inflight atomic.Int64
 	// maxSilence and maxDelivery are the constants, except in tests.

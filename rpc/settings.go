@@ -62,29 +62,46 @@ func lagging(err error) (shards []uint32, other error) {
 	return nil, err
 }
 
-// pageOfSettings cuts one page out of all settings, ordered by name. The cursor is the last name answered.
-func pageOfSettings[S any](list string, all []S, name func(S) string, size int32, token string) (page []S, next string, err error) {
+// namedPage is what is asked of a list that is ordered by name: at most limit of the names behind after.
+type namedPage struct {
+	id    uint64
+	limit int
+	// after is the last name of the page before; empty: there was none.
+	after string
+}
+
+func parseNamedPage(list string, size int32, token string) (namedPage, error) {
 	var v violations
-	limit := v.pageSize(size)
-	id := listID(list)
-	var after pageToken
+	page := namedPage{id: listID(list), limit: v.pageSize(size)}
 	if token != "" {
-		if after, err = parsePageToken(token, id); err != nil {
+		at, err := parsePageToken(token, page.id)
+		if err != nil {
 			v.add("page_token", "is malformed, or of another list")
 		}
+		page.after = string(at.cursor)
 	}
-	if err := v.err(); err != nil {
+	return page, v.err()
+}
+
+// next is the token of the page behind the name last.
+func (p namedPage) next(last string) string {
+	return pageToken{list: p.id, cursor: []byte(last)}.String()
+}
+
+// pageOfSettings cuts one page out of all settings, ordered by name.
+func pageOfSettings[S any](list string, all []S, name func(S) string, size int32, token string) (page []S, next string, err error) {
+	asked, err := parseNamedPage(list, size, token)
+	if err != nil {
 		return nil, "", err
 	}
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b S) int { return cmp.Compare(name(a), name(b)) })
 	for _, s := range all {
-		if token != "" && name(s) <= string(after.cursor) {
+		if name(s) <= asked.after {
 			continue
 		}
-		if len(page) == limit {
-			last := name(page[limit-1])
-			return page, pageToken{list: id, cursor: []byte(last)}.String(), nil
+		if len(page) == asked.limit {
+			return page, asked.next(name(page[asked.limit-1])), nil
 		}
 		page = append(page, s)
 	}

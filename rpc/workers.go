@@ -19,7 +19,7 @@ func (s *server) claim(ctx context.Context, req *carillonv1.ClaimRequest) (*cari
 	if err != nil {
 		return nil, err
 	}
-	granted, err := s.backend.Poll(ctx, poll)
+	granted, err := s.poll(ctx, poll)
 	if err != nil {
 		s.backend.Release(granted)
 		return nil, err
@@ -60,6 +60,15 @@ func (s *server) claim(ctx context.Context, req *carillonv1.ClaimRequest) (*cari
 	}
 	callOf(ctx).undelivered = func() { s.backend.Release(granted[:delivered]) }
 	return res, nil
+}
+
+// poll waits for work, and is counted as long as it does.
+func (s *server) poll(ctx context.Context, poll PollRequest) ([]*storagev1.Execution, error) {
+	if poll.Wait > 0 {
+		s.claims.add(poll.Queues, 1)
+		defer s.claims.add(poll.Queues, -1)
+	}
+	return s.backend.Poll(ctx, poll)
 }
 
 // fitting is how many of the executions' payloads an answer can hold: at least one.

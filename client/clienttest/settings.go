@@ -78,9 +78,28 @@ func (s queueService) ListQueues(
 ) (*connect.Response[carillonv1.ListQueuesResponse], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	queues := map[string]*carillonv1.Queue{}
+	for name, q := range s.queues {
+		queues[name] = proto.CloneOf(q)
+		queues[name].Backlog = &carillonv1.QueueBacklog{}
+	}
+	for _, e := range s.executions {
+		if e.dueAt.After(time.Now()) || !s.claimable(e, []string{e.GetQueue()}) {
+			continue
+		}
+		q := queues[e.GetQueue()]
+		if q == nil {
+			q = &carillonv1.Queue{Name: e.GetQueue(), Backlog: &carillonv1.QueueBacklog{}}
+			queues[e.GetQueue()] = q
+		}
+		q.Backlog.Ready++
+		if old := q.GetBacklog().GetOldestReadyTime(); old == nil || e.dueAt.Before(old.AsTime()) {
+			q.Backlog.OldestReadyTime = timestamppb.New(e.dueAt)
+		}
+	}
 	res := &carillonv1.ListQueuesResponse{}
-	res.Queues, res.NextPageToken = page(sorted(s.queues), req.Msg.GetPageSize(), req.Msg.GetPageToken())
-	return connect.NewResponse(proto.CloneOf(res)), nil
+	res.Queues, res.NextPageToken = page(sorted(queues), req.Msg.GetPageSize(), req.Msg.GetPageToken())
+	return connect.NewResponse(res), nil
 }
 
 func (s queueService) UpdateQueue(

@@ -45,7 +45,9 @@ type Queue struct {
 	// When it was created. Ignored in requests.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When it last changed. Ignored in requests.
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// What waits in it. Answered by ListQueues only. Ignored in requests.
+	Backlog       *QueueBacklog `protobuf:"bytes,10,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -143,6 +145,87 @@ func (x *Queue) GetUpdateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Queue) GetBacklog() *QueueBacklog {
+	if x != nil {
+		return x.Backlog
+	}
+	return nil
+}
+
+// QueueBacklog is what waits in a queue.
+type QueueBacklog struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Executions that are due and wait for a worker. At most 1,000 are counted in each shard.
+	Ready uint64 `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
+	// There are more than were counted.
+	ReadyIsMore bool `protobuf:"varint,2,opt,name=ready_is_more,json=readyIsMore,proto3" json:"ready_is_more,omitempty"`
+	// When the oldest of those that were counted became ready. Unset: none waits.
+	OldestReadyTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest_ready_time,json=oldestReadyTime,proto3" json:"oldest_ready_time,omitempty"`
+	// Claims that wait for work of this queue at the node that answers. 0 with ready executions: no worker takes them, or
+	// the workers are busy.
+	WaitingClaims uint32 `protobuf:"varint,4,opt,name=waiting_claims,json=waitingClaims,proto3" json:"waiting_claims,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueBacklog) Reset() {
+	*x = QueueBacklog{}
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueBacklog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueBacklog) ProtoMessage() {}
+
+func (x *QueueBacklog) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueBacklog.ProtoReflect.Descriptor instead.
+func (*QueueBacklog) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *QueueBacklog) GetReady() uint64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *QueueBacklog) GetReadyIsMore() bool {
+	if x != nil {
+		return x.ReadyIsMore
+	}
+	return false
+}
+
+func (x *QueueBacklog) GetOldestReadyTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldestReadyTime
+	}
+	return nil
+}
+
+func (x *QueueBacklog) GetWaitingClaims() uint32 {
+	if x != nil {
+		return x.WaitingClaims
+	}
+	return 0
+}
+
 // QueuePatch names what an update changes. A field is changed if update_mask names it or, with an empty update_mask, if it
 // is present here. labels replaces the whole map; to clear it, name it in update_mask.
 type QueuePatch struct {
@@ -163,7 +246,7 @@ type QueuePatch struct {
 
 func (x *QueuePatch) Reset() {
 	*x = QueuePatch{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[1]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -175,7 +258,7 @@ func (x *QueuePatch) String() string {
 func (*QueuePatch) ProtoMessage() {}
 
 func (x *QueuePatch) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[1]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -188,7 +271,7 @@ func (x *QueuePatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePatch.ProtoReflect.Descriptor instead.
 func (*QueuePatch) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{1}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *QueuePatch) GetPaused() bool {
@@ -237,7 +320,7 @@ type CreateQueueRequest struct {
 
 func (x *CreateQueueRequest) Reset() {
 	*x = CreateQueueRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[2]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -249,7 +332,7 @@ func (x *CreateQueueRequest) String() string {
 func (*CreateQueueRequest) ProtoMessage() {}
 
 func (x *CreateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[2]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -262,7 +345,7 @@ func (x *CreateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateQueueRequest.ProtoReflect.Descriptor instead.
 func (*CreateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{2}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CreateQueueRequest) GetQueue() *Queue {
@@ -285,7 +368,7 @@ type CreateQueueResponse struct {
 
 func (x *CreateQueueResponse) Reset() {
 	*x = CreateQueueResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[3]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +380,7 @@ func (x *CreateQueueResponse) String() string {
 func (*CreateQueueResponse) ProtoMessage() {}
 
 func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[3]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +393,7 @@ func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateQueueResponse.ProtoReflect.Descriptor instead.
 func (*CreateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{3}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateQueueResponse) GetQueue() *Queue {
@@ -340,7 +423,7 @@ type GetQueueRequest struct {
 
 func (x *GetQueueRequest) Reset() {
 	*x = GetQueueRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[4]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -352,7 +435,7 @@ func (x *GetQueueRequest) String() string {
 func (*GetQueueRequest) ProtoMessage() {}
 
 func (x *GetQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[4]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -365,7 +448,7 @@ func (x *GetQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{4}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetQueueRequest) GetName() string {
@@ -393,7 +476,7 @@ type GetQueueResponse struct {
 
 func (x *GetQueueResponse) Reset() {
 	*x = GetQueueResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[5]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -405,7 +488,7 @@ func (x *GetQueueResponse) String() string {
 func (*GetQueueResponse) ProtoMessage() {}
 
 func (x *GetQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[5]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -418,7 +501,7 @@ func (x *GetQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{5}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetQueueResponse) GetQueue() *Queue {
@@ -443,7 +526,7 @@ type ListQueuesRequest struct {
 
 func (x *ListQueuesRequest) Reset() {
 	*x = ListQueuesRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[6]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -455,7 +538,7 @@ func (x *ListQueuesRequest) String() string {
 func (*ListQueuesRequest) ProtoMessage() {}
 
 func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[6]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -468,7 +551,7 @@ func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
 func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{6}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListQueuesRequest) GetPageSize() int32 {
@@ -505,7 +588,7 @@ type ListQueuesResponse struct {
 
 func (x *ListQueuesResponse) Reset() {
 	*x = ListQueuesResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[7]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +600,7 @@ func (x *ListQueuesResponse) String() string {
 func (*ListQueuesResponse) ProtoMessage() {}
 
 func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[7]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +613,7 @@ func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{7}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListQueuesResponse) GetQueues() []*Queue {
@@ -565,7 +648,7 @@ type UpdateQueueRequest struct {
 
 func (x *UpdateQueueRequest) Reset() {
 	*x = UpdateQueueRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[8]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +660,7 @@ func (x *UpdateQueueRequest) String() string {
 func (*UpdateQueueRequest) ProtoMessage() {}
 
 func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[8]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +673,7 @@ func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueRequest.ProtoReflect.Descriptor instead.
 func (*UpdateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{8}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateQueueRequest) GetName() string {
@@ -634,7 +717,7 @@ type UpdateQueueResponse struct {
 
 func (x *UpdateQueueResponse) Reset() {
 	*x = UpdateQueueResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[9]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +729,7 @@ func (x *UpdateQueueResponse) String() string {
 func (*UpdateQueueResponse) ProtoMessage() {}
 
 func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[9]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +742,7 @@ func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueResponse.ProtoReflect.Descriptor instead.
 func (*UpdateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{9}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UpdateQueueResponse) GetQueue() *Queue {
@@ -689,7 +772,7 @@ type DeleteQueueRequest struct {
 
 func (x *DeleteQueueRequest) Reset() {
 	*x = DeleteQueueRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[10]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +784,7 @@ func (x *DeleteQueueRequest) String() string {
 func (*DeleteQueueRequest) ProtoMessage() {}
 
 func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[10]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +797,7 @@ func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
 func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{10}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteQueueRequest) GetName() string {
@@ -742,7 +825,7 @@ type DeleteQueueResponse struct {
 
 func (x *DeleteQueueResponse) Reset() {
 	*x = DeleteQueueResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[11]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +837,7 @@ func (x *DeleteQueueResponse) String() string {
 func (*DeleteQueueResponse) ProtoMessage() {}
 
 func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[11]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +850,7 @@ func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
 func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{11}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteQueueResponse) GetPendingShards() []uint32 {
@@ -781,7 +864,7 @@ var File_carillon_v1_queue_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcarillon/v1/queue_service.proto\x12\vcarillon.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\x03\n" +
+	"\x1fcarillon/v1/queue_service.proto\x12\vcarillon.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8d\x04\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -793,10 +876,17 @@ const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\vcreate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\x1a9\n" +
+	"updateTime\x123\n" +
+	"\abacklog\x18\n" +
+	" \x01(\v2\x19.carillon.v1.QueueBacklogR\abacklog\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe0\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb7\x01\n" +
+	"\fQueueBacklog\x12\x14\n" +
+	"\x05ready\x18\x01 \x01(\x04R\x05ready\x12\"\n" +
+	"\rready_is_more\x18\x02 \x01(\bR\vreadyIsMore\x12F\n" +
+	"\x11oldest_ready_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0foldestReadyTime\x12%\n" +
+	"\x0ewaiting_claims\x18\x04 \x01(\rR\rwaitingClaims\"\xe0\x02\n" +
 	"\n" +
 	"QueuePatch\x12\x1b\n" +
 	"\x06paused\x18\x01 \x01(\bH\x00R\x06paused\x88\x01\x01\x12&\n" +
@@ -863,57 +953,60 @@ func file_carillon_v1_queue_service_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_queue_service_proto_rawDescData
 }
 
-var file_carillon_v1_queue_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_carillon_v1_queue_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_carillon_v1_queue_service_proto_goTypes = []any{
 	(*Queue)(nil),                 // 0: carillon.v1.Queue
-	(*QueuePatch)(nil),            // 1: carillon.v1.QueuePatch
-	(*CreateQueueRequest)(nil),    // 2: carillon.v1.CreateQueueRequest
-	(*CreateQueueResponse)(nil),   // 3: carillon.v1.CreateQueueResponse
-	(*GetQueueRequest)(nil),       // 4: carillon.v1.GetQueueRequest
-	(*GetQueueResponse)(nil),      // 5: carillon.v1.GetQueueResponse
-	(*ListQueuesRequest)(nil),     // 6: carillon.v1.ListQueuesRequest
-	(*ListQueuesResponse)(nil),    // 7: carillon.v1.ListQueuesResponse
-	(*UpdateQueueRequest)(nil),    // 8: carillon.v1.UpdateQueueRequest
-	(*UpdateQueueResponse)(nil),   // 9: carillon.v1.UpdateQueueResponse
-	(*DeleteQueueRequest)(nil),    // 10: carillon.v1.DeleteQueueRequest
-	(*DeleteQueueResponse)(nil),   // 11: carillon.v1.DeleteQueueResponse
-	nil,                           // 12: carillon.v1.Queue.LabelsEntry
-	nil,                           // 13: carillon.v1.QueuePatch.LabelsEntry
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil), // 16: google.protobuf.FieldMask
+	(*QueueBacklog)(nil),          // 1: carillon.v1.QueueBacklog
+	(*QueuePatch)(nil),            // 2: carillon.v1.QueuePatch
+	(*CreateQueueRequest)(nil),    // 3: carillon.v1.CreateQueueRequest
+	(*CreateQueueResponse)(nil),   // 4: carillon.v1.CreateQueueResponse
+	(*GetQueueRequest)(nil),       // 5: carillon.v1.GetQueueRequest
+	(*GetQueueResponse)(nil),      // 6: carillon.v1.GetQueueResponse
+	(*ListQueuesRequest)(nil),     // 7: carillon.v1.ListQueuesRequest
+	(*ListQueuesResponse)(nil),    // 8: carillon.v1.ListQueuesResponse
+	(*UpdateQueueRequest)(nil),    // 9: carillon.v1.UpdateQueueRequest
+	(*UpdateQueueResponse)(nil),   // 10: carillon.v1.UpdateQueueResponse
+	(*DeleteQueueRequest)(nil),    // 11: carillon.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),   // 12: carillon.v1.DeleteQueueResponse
+	nil,                           // 13: carillon.v1.Queue.LabelsEntry
+	nil,                           // 14: carillon.v1.QueuePatch.LabelsEntry
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil), // 17: google.protobuf.FieldMask
 }
 var file_carillon_v1_queue_service_proto_depIdxs = []int32{
-	14, // 0: carillon.v1.Queue.retention:type_name -> google.protobuf.Duration
-	14, // 1: carillon.v1.Queue.dead_retention:type_name -> google.protobuf.Duration
-	12, // 2: carillon.v1.Queue.labels:type_name -> carillon.v1.Queue.LabelsEntry
-	15, // 3: carillon.v1.Queue.create_time:type_name -> google.protobuf.Timestamp
-	15, // 4: carillon.v1.Queue.update_time:type_name -> google.protobuf.Timestamp
-	14, // 5: carillon.v1.QueuePatch.retention:type_name -> google.protobuf.Duration
-	14, // 6: carillon.v1.QueuePatch.dead_retention:type_name -> google.protobuf.Duration
-	13, // 7: carillon.v1.QueuePatch.labels:type_name -> carillon.v1.QueuePatch.LabelsEntry
-	0,  // 8: carillon.v1.CreateQueueRequest.queue:type_name -> carillon.v1.Queue
-	0,  // 9: carillon.v1.CreateQueueResponse.queue:type_name -> carillon.v1.Queue
-	0,  // 10: carillon.v1.GetQueueResponse.queue:type_name -> carillon.v1.Queue
-	0,  // 11: carillon.v1.ListQueuesResponse.queues:type_name -> carillon.v1.Queue
-	1,  // 12: carillon.v1.UpdateQueueRequest.queue:type_name -> carillon.v1.QueuePatch
-	16, // 13: carillon.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	0,  // 14: carillon.v1.UpdateQueueResponse.queue:type_name -> carillon.v1.Queue
-	2,  // 15: carillon.v1.QueueService.CreateQueue:input_type -> carillon.v1.CreateQueueRequest
-	4,  // 16: carillon.v1.QueueService.GetQueue:input_type -> carillon.v1.GetQueueRequest
-	6,  // 17: carillon.v1.QueueService.ListQueues:input_type -> carillon.v1.ListQueuesRequest
-	8,  // 18: carillon.v1.QueueService.UpdateQueue:input_type -> carillon.v1.UpdateQueueRequest
-	10, // 19: carillon.v1.QueueService.DeleteQueue:input_type -> carillon.v1.DeleteQueueRequest
-	3,  // 20: carillon.v1.QueueService.CreateQueue:output_type -> carillon.v1.CreateQueueResponse
-	5,  // 21: carillon.v1.QueueService.GetQueue:output_type -> carillon.v1.GetQueueResponse
-	7,  // 22: carillon.v1.QueueService.ListQueues:output_type -> carillon.v1.ListQueuesResponse
-	9,  // 23: carillon.v1.QueueService.UpdateQueue:output_type -> carillon.v1.UpdateQueueResponse
-	11, // 24: carillon.v1.QueueService.DeleteQueue:output_type -> carillon.v1.DeleteQueueResponse
-	20, // [20:25] is the sub-list for method output_type
-	15, // [15:20] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	15, // 0: carillon.v1.Queue.retention:type_name -> google.protobuf.Duration
+	15, // 1: carillon.v1.Queue.dead_retention:type_name -> google.protobuf.Duration
+	13, // 2: carillon.v1.Queue.labels:type_name -> carillon.v1.Queue.LabelsEntry
+	16, // 3: carillon.v1.Queue.create_time:type_name -> google.protobuf.Timestamp
+	16, // 4: carillon.v1.Queue.update_time:type_name -> google.protobuf.Timestamp
+	1,  // 5: carillon.v1.Queue.backlog:type_name -> carillon.v1.QueueBacklog
+	16, // 6: carillon.v1.QueueBacklog.oldest_ready_time:type_name -> google.protobuf.Timestamp
+	15, // 7: carillon.v1.QueuePatch.retention:type_name -> google.protobuf.Duration
+	15, // 8: carillon.v1.QueuePatch.dead_retention:type_name -> google.protobuf.Duration
+	14, // 9: carillon.v1.QueuePatch.labels:type_name -> carillon.v1.QueuePatch.LabelsEntry
+	0,  // 10: carillon.v1.CreateQueueRequest.queue:type_name -> carillon.v1.Queue
+	0,  // 11: carillon.v1.CreateQueueResponse.queue:type_name -> carillon.v1.Queue
+	0,  // 12: carillon.v1.GetQueueResponse.queue:type_name -> carillon.v1.Queue
+	0,  // 13: carillon.v1.ListQueuesResponse.queues:type_name -> carillon.v1.Queue
+	2,  // 14: carillon.v1.UpdateQueueRequest.queue:type_name -> carillon.v1.QueuePatch
+	17, // 15: carillon.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	0,  // 16: carillon.v1.UpdateQueueResponse.queue:type_name -> carillon.v1.Queue
+	3,  // 17: carillon.v1.QueueService.CreateQueue:input_type -> carillon.v1.CreateQueueRequest
+	5,  // 18: carillon.v1.QueueService.GetQueue:input_type -> carillon.v1.GetQueueRequest
+	7,  // 19: carillon.v1.QueueService.ListQueues:input_type -> carillon.v1.ListQueuesRequest
+	9,  // 20: carillon.v1.QueueService.UpdateQueue:input_type -> carillon.v1.UpdateQueueRequest
+	11, // 21: carillon.v1.QueueService.DeleteQueue:input_type -> carillon.v1.DeleteQueueRequest
+	4,  // 22: carillon.v1.QueueService.CreateQueue:output_type -> carillon.v1.CreateQueueResponse
+	6,  // 23: carillon.v1.QueueService.GetQueue:output_type -> carillon.v1.GetQueueResponse
+	8,  // 24: carillon.v1.QueueService.ListQueues:output_type -> carillon.v1.ListQueuesResponse
+	10, // 25: carillon.v1.QueueService.UpdateQueue:output_type -> carillon.v1.UpdateQueueResponse
+	12, // 26: carillon.v1.QueueService.DeleteQueue:output_type -> carillon.v1.DeleteQueueResponse
+	22, // [22:27] is the sub-list for method output_type
+	17, // [17:22] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_queue_service_proto_init() }
@@ -921,14 +1014,14 @@ func file_carillon_v1_queue_service_proto_init() {
 	if File_carillon_v1_queue_service_proto != nil {
 		return
 	}
-	file_carillon_v1_queue_service_proto_msgTypes[1].OneofWrappers = []any{}
+	file_carillon_v1_queue_service_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_queue_service_proto_rawDesc), len(file_carillon_v1_queue_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

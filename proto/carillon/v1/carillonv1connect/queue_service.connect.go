@@ -55,7 +55,8 @@ type QueueServiceClient interface {
 	CreateQueue(context.Context, *connect.Request[v1.CreateQueueRequest]) (*connect.Response[v1.CreateQueueResponse], error)
 	// GetQueue reads the settings of one queue. Fails with not_found if it has none. In REST the answer is the queue itself.
 	GetQueue(context.Context, *connect.Request[v1.GetQueueRequest]) (*connect.Response[v1.GetQueueResponse], error)
-	// ListQueues reads all settings in pages, ordered by name.
+	// ListQueues reads queues in pages, ordered by name: those that have settings, and those where executions wait for a
+	// worker, which have version 0 if they have no settings.
 	ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error)
 	// UpdateQueue changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
 	UpdateQueue(context.Context, *connect.Request[v1.UpdateQueueRequest]) (*connect.Response[v1.UpdateQueueResponse], error)
@@ -149,7 +150,8 @@ type QueueServiceHandler interface {
 	CreateQueue(context.Context, *connect.Request[v1.CreateQueueRequest]) (*connect.Response[v1.CreateQueueResponse], error)
 	// GetQueue reads the settings of one queue. Fails with not_found if it has none. In REST the answer is the queue itself.
 	GetQueue(context.Context, *connect.Request[v1.GetQueueRequest]) (*connect.Response[v1.GetQueueResponse], error)
-	// ListQueues reads all settings in pages, ordered by name.
+	// ListQueues reads queues in pages, ordered by name: those that have settings, and those where executions wait for a
+	// worker, which have version 0 if they have no settings.
 	ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error)
 	// UpdateQueue changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
 	UpdateQueue(context.Context, *connect.Request[v1.UpdateQueueRequest]) (*connect.Response[v1.UpdateQueueResponse], error)

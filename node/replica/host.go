@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/fsm"
@@ -67,6 +68,8 @@ type Host struct {
 	durable chan synced
 	// imports are received snapshots to be installed or aborted.
 	imports chan importJob
+	// syncing is since when a sync is awaited, 0: none is.
+	syncing atomic.Int64
 	ticker  *time.Ticker
 	// stagger fires when the next replica in line may stand for election.
 	stagger *time.Timer
@@ -250,11 +253,22 @@ func (h *Host) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// SyncAge is for how long the disk has owed an answer to a sync; 0: it owes none.
+func (h *Host) SyncAge() time.Duration {
+	since := h.syncing.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, since))
+}
+
 // waitForSyncs waits for one turn after the other, in their order. Its errors go to the loop, which reports them.
 func (h *Host) waitForSyncs() error {
 	for turn := range h.syncs {
 		began := time.Now()
+		h.syncing.Store(began.UnixNano())
 		err := turn.Wait()
+		h.syncing.Store(0)
 		if h.cfg.Hooks.Sync != nil {
 			h.cfg.Hooks.Sync(time.Since(began))
 		}

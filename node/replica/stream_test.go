@@ -109,3 +109,71 @@ func FuzzReadSnapshot(f *testing.F) {
 		}
 	})
 }
+
+// Without what the engine could not install, nothing goes on.
+func TestFailedInstallEndsTheCore(t *testing.T) {
+	engine := store.OpenMemory()
+	if err := CreateLearner(engine, 1, 2, 1); err != nil {
+		t.Fatal(err)
+	}
+	states, err := LoadAll(engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := New(testConfig("b"), engine, states)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stream := written(t, 3)
+	got, err := ReadSnapshot(bytes.NewReader(stream), engine, replicaTwo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core.StepSnapshot(got)
+	turn, err := core.Turn(1)
+	if err != nil || turn.Wait == nil || len(turn.Installs) != 0 {
+		t.Fatalf("turn %+v, %v: the hard state goes first", turn, err)
+	}
+	if err := turn.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	core.SyncDone(turn.Seq)
+	if turn, err = core.Turn(2); err != nil || len(turn.Installs) != 1 {
+		t.Fatalf("turn %+v, %v", turn, err)
+	}
+	broken := errors.New("disk is gone")
+	core.Installed(1, broken)
+	if _, err := core.Turn(3); !errors.Is(err, broken) {
+		t.Fatalf("turn after a failed install: %v", err)
+	}
+}
+
+// A snapshot that comes when it is not needed any more is dropped.
+func TestStaleSnapshotIsDropped(t *testing.T) {
+	c := calmCluster(t, 21, 0)
+	leader, followers := c.followers()
+	source, err := leader.engine.NewSnapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, to := leader.core.byID[1], followers[0].core.byID[1]
+	var b bytes.Buffer
+	req := SnapshotRequest{Shard: 1, To: to.id, from: from.id, term: from.hard.term}
+	if err := errors.Join(WriteSnapshot(&b, source, req), source.Close()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.receive(followers[0], b.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	followers[0].core.StepSnapshot(got)
+	for range 5 {
+		c.round()
+	}
+	if n := followers[0].core.Counters().SnapshotsRefused; n != 1 || c.happened[snapshotInstalled] != 0 {
+		t.Fatalf("%d snapshots dropped, %d installed", n, c.happened[snapshotInstalled])
+	}
+	if err := c.check(); err != nil {
+		t.Fatal(err)
+	}
+}

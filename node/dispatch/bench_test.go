@@ -66,3 +66,31 @@ func BenchmarkLeases(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPollOfNothing is what another node's poll without a wait costs when nothing of its queues is there.
+func BenchmarkPollOfNothing(b *testing.B) {
+	w := newWorld(b, 64, dispatch.Config{}, time.Now)
+	ctx, cancel := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.d.Run(ctx); ctx.Err() == nil {
+			b.Error(err)
+		}
+	})
+	running.Go(func() { w.run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	for _, sh := range w.shards {
+		w.lead(sh)
+	}
+	for w.d.Ready() != nil {
+		time.Sleep(time.Millisecond)
+	}
+	req := dispatch.PollRequest{ClaimID: "a-claim-of-some-length-0123456789", Worker: "w", Queues: []string{"a", "b"}, Max: 100}
+	b.ReportAllocs()
+	for b.Loop() {
+		if got, err := w.d.Poll(ctx, req); len(got) > 0 || err != nil {
+			b.Fatal(got, err)
+		}
+	}
+}

@@ -42,6 +42,8 @@ type host struct {
 	pause func()
 	// held: proposals stay in the mailbox.
 	held atomic.Bool
+	// refuse: what is proposed is refused.
+	refuse atomic.Bool
 
 	// loop makes the loop, and changes of leadership, one at a time.
 	loop    sync.Mutex
@@ -131,6 +133,12 @@ func (h *host) run(ctx context.Context) {
 		batch := h.mailbox
 		h.mailbox = nil
 		h.mu.Unlock()
+		if h.refuse.Load() {
+			for _, p := range batch {
+				p.done(fsm.Result{}, errLost)
+			}
+			continue
+		}
 		byShard := make([][]proposed, len(h.shards))
 		for _, p := range batch {
 			byShard[p.shard] = append(byShard[p.shard], p)

@@ -171,8 +171,6 @@ func (d *Dispatcher) left(q *queue, p *poll) {
 type promise struct {
 	queue *queue
 	n     int
-	// had is how much else the queue had when the advance ended.
-	had int
 }
 
 // promise counts them out of what there is for others. Locked.
@@ -182,20 +180,11 @@ func (a *advance) promise() {
 	}
 }
 
-// ended notes what there is before the due counts learn what came of the advance. Locked.
-func (a *advance) ended() {
-	for i := range a.promises {
-		a.promises[i].had = a.promises[i].queue.something()
-	}
-}
-
-// release ends the promises: what was not delivered is there for others. Locked.
-func (a *advance) release(d *Dispatcher) {
+// endPromises makes what was promised and not delivered available to others. Locked.
+func (d *Dispatcher) endPromises(a *advance) {
 	for _, p := range a.promises {
 		p.queue.promised -= p.n
-		if p.queue.something() > p.had {
-			d.news(p.queue)
-		}
+		d.warmUp(p.queue)
 	}
 }
 

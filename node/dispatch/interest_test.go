@@ -10,6 +10,7 @@ import (
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/node/dispatch"
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
 // told is what other nodes are told, and when.
@@ -106,6 +107,52 @@ func TestANodeIsToldOfWhatItsPollsWaitFor(t *testing.T) {
 	})
 }
 
+// A hint does not say how much there is: what a poll leaves brings the next one.
+func TestSmallPollsFromAfarDrainABacklog(t *testing.T) {
+	var o told
+	inWorld(t, 4, o.config(), func(t *testing.T, w *world) {
+		w.create(numbered(50, job{})...)
+		time.Sleep(time.Second)
+		taken := make(chan int, 1000)
+		o.then = func(_ string, queues []string) {
+			taken <- len(w.pollFor(dispatch.PollRequest{ClaimID: fmt.Sprint(time.Now()), Worker: "w", Queues: queues, Max: 1}))
+		}
+		w.d.SetInterest("n2", []string{"q"})
+		began := time.Now()
+		for n := 0; n < 50; n += <-taken {
+		}
+		if took := time.Since(began); took > 400*time.Millisecond {
+			t.Errorf("50 polls of one took %v", took)
+		}
+		w.d.SetInterest("n2", nil)
+	})
+}
+
+// A poll that got nothing of what seems to be there brings no other one at once.
+func TestAPollThatGotNothingIsNoNews(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		w.create(numbered(2, job{})...)
+		time.Sleep(time.Second)
+		var polls sync.WaitGroup
+		w.held.Store(true)
+		polls.Go(func() { w.poll("c", 1, time.Minute) })
+		synctest.Wait()
+		o.then = func(_ string, queues []string) {
+			if got := w.pollFor(dispatch.PollRequest{ClaimID: "far", Worker: "w", Queues: queues, Max: 1}); len(got) > 0 {
+				t.Errorf("got %v", ids(got))
+			}
+		}
+		w.d.SetInterest("n2", []string{"q"})
+		time.Sleep(190 * time.Millisecond)
+		mustBe(t, o.take(), "n2 q")
+		w.d.SetInterest("n2", nil)
+		w.held.Store(false)
+		w.signal()
+		polls.Wait()
+	})
+}
+
 // What is due is fired into the hands of the poll that the hint brings: one entry, as for a poll that waits here.
 func TestDueTimersMeetThePollThatTheHintBrings(t *testing.T) {
 	const turn = 2 * time.Millisecond // to the other node, and the same back
@@ -151,24 +198,88 @@ func TestWhatNobodyFetchesBecomesReadyAfterTheGrace(t *testing.T) {
 }
 
 func TestNobodyIsToldOfWhatAPollHereTakes(t *testing.T) {
-	var o told
-	inWorld(t, 4, o.config(), func(t *testing.T, w *world) {
-		w.d.SetInterest("n2", []string{"q"})
-		w.create(numbered(20, job{id: "due", in: time.Second})...)
-		for i := range 10 {
-			var polls sync.WaitGroup
-			polls.Go(func() {
-				if got := w.poll(fmt.Sprint("c", i), 100, time.Minute); len(got) == 0 {
-					t.Errorf("poll %d got nothing", i)
-				}
+	for _, n := range []int{1, 100} {
+		for _, in := range []time.Duration{0, 10 * time.Millisecond} {
+			t.Run(fmt.Sprintf("poll for %d, due in %v", n, in), func(t *testing.T) {
+				var o told
+				inWorld(t, 4, o.config(), func(t *testing.T, w *world) {
+					w.d.SetInterest("n2", []string{"q"})
+					for i := range 10 {
+						var polls sync.WaitGroup
+						polls.Go(func() {
+							if got := w.poll(fmt.Sprint("c", i), n, time.Minute); len(got) != 1 {
+								t.Errorf("poll %d got %v", i, ids(got))
+							}
+						})
+						synctest.Wait()
+						w.create(job{id: fmt.Sprint("j", i), in: in})
+						polls.Wait()
+					}
+					mustBe(t, o.take())
+				})
 			})
-			synctest.Wait()
-			if i > 0 {
-				w.create(job{id: fmt.Sprint("ready", i)})
-			}
-			polls.Wait()
 		}
+	}
+}
+
+// While a poll here is hungry what is there is left to it; when it leaves without, others are told.
+func TestANodeIsToldWhenTheLastPollHereLeaves(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		w.d.SetInterest("n2", []string{"q"})
+		var polls sync.WaitGroup
+		polls.Go(func() { w.poll("first", 1, time.Minute) })
+		synctest.Wait()
+		w.create(job{id: "a", in: 10 * time.Millisecond}, job{id: "b", in: 20 * time.Millisecond})
+		w.held.Store(true)
+		polls.Go(func() { w.poll("second", 1, 50*time.Millisecond) })
+		time.Sleep(49 * time.Millisecond)
 		mustBe(t, o.take())
+		time.Sleep(5 * time.Millisecond)
+		mustBe(t, o.take(), "n2 q")
+		w.held.Store(false)
+		w.signal()
+		polls.Wait()
+	})
+}
+
+// What was on its way to a poll that has left, and did not get there, is for others.
+func TestANodeIsToldOfWhatWasPromisedAndNotDelivered(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		w.d.SetInterest("n2", []string{"q"})
+		var polls sync.WaitGroup
+		polls.Go(func() { w.poll("c", 1, 20*time.Millisecond) })
+		synctest.Wait()
+		w.create(job{id: "a", in: 10 * time.Millisecond})
+		w.held.Store(true)
+		time.Sleep(30 * time.Millisecond)
+		mustBe(t, o.take())
+		w.refuse.Store(true)
+		w.held.Store(false)
+		w.signal()
+		polls.Wait()
+		w.refuse.Store(false)
+		time.Sleep(5 * time.Millisecond)
+		mustBe(t, o.take(), "n2 q")
+	})
+}
+
+// What becomes ready without a round of the planner, such as a released lease, wakes it.
+func TestANodeIsToldOfWhatAWorkerGivesBack(t *testing.T) {
+	var o told
+	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
+		w.create(job{id: "a"})
+		time.Sleep(time.Second)
+		got := w.poll("c", 1, time.Second)
+		w.d.SetInterest("n2", []string{"q"})
+		time.Sleep(time.Second)
+		mustBe(t, o.take())
+		w.do(0, &storagev1.Command{Completions: &storagev1.Completions{Items: []*storagev1.Completion{{
+			ExecutionId: fsm.ExecutionID(got[0]), Fencing: got[0].Fencing, Outcome: storagev1.Outcome_OUTCOME_RELEASED,
+		}}}})
+		time.Sleep(2 * time.Millisecond)
+		mustBe(t, o.take(), "n2 q")
 	})
 }
 
@@ -289,6 +400,29 @@ func TestInterestIsWhatHungryPollsWaitFor(t *testing.T) {
 	})
 }
 
+// A retry that waits, of a poll that did not, waits like any other.
+func TestAWaitingRetryIsOfInterest(t *testing.T) {
+	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
+		w.create(job{id: "a"})
+		time.Sleep(time.Second)
+		w.held.Store(true)
+		var polls sync.WaitGroup
+		for i, wait := range []time.Duration{0, time.Second} {
+			polls.Go(func() { w.poll("c", 2, wait) })
+			synctest.Wait()
+			if got := len(w.d.Interest()); got != i {
+				t.Errorf("poll %d: interest in %d queues", i, got)
+			}
+		}
+		w.held.Store(false)
+		w.signal()
+		polls.Wait()
+		if got := w.d.Interest(); len(got) > 0 {
+			t.Errorf("interest in %q is left behind", got)
+		}
+	})
+}
+
 func TestChangesOfInterestAreGathered(t *testing.T) {
 	var o told
 	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
@@ -313,22 +447,24 @@ func TestChangesOfInterestAreGathered(t *testing.T) {
 
 // A poll without a wait costs no plan and no time when nothing of its queues is there, whatever else falls due.
 func TestAskingForNothingIsCheap(t *testing.T) {
-	inWorld(t, 4, dispatch.Config{}, func(t *testing.T, w *world) {
-		w.create(numbered(200, job{in: time.Second})...)
+	inWorld(t, 4, dispatch.Config{Quantum: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+		jobs := numbered(200, job{})
+		for i := range jobs {
+			jobs[i].in = time.Second + time.Duration(i)*time.Millisecond
+		}
+		w.create(jobs...)
 		time.Sleep(time.Second - time.Millisecond)
 		before := w.d.Stats().Plans
-		for range 300 {
-			for range 10 {
-				began := time.Now()
-				got := w.pollFor(dispatch.PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"idle"}, Max: 1})
-				if len(got) > 0 || time.Since(began) > 0 {
-					t.Fatalf("got %v after %v", ids(got), time.Since(began))
-				}
+		for range 2000 {
+			began := time.Now()
+			got := w.pollFor(dispatch.PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"idle"}, Max: 1})
+			if len(got) > 0 || time.Since(began) > 0 {
+				t.Fatalf("got %v after %v", ids(got), time.Since(began))
 			}
-			time.Sleep(10 * time.Microsecond)
+			time.Sleep(100 * time.Microsecond)
 		}
 		time.Sleep(time.Second)
-		if n := w.d.Stats().Plans - before; n > 20 {
+		if n := w.d.Stats().Plans - before; n > 40 {
 			t.Errorf("%d plans", n)
 		}
 		if n := w.rowsOf(fsm.KindReady); n != 200 {
@@ -357,18 +493,32 @@ func TestWhileTheGuardHoldsNobodyIsTold(t *testing.T) {
 	})
 }
 
+// A takeover reads for a while; others are told when what it found can be had.
 func TestANodeIsToldOfWhatATakeoverFinds(t *testing.T) {
 	var o told
 	inWorld(t, 1, o.config(), func(t *testing.T, w *world) {
-		w.create(numbered(2, job{})...)
+		w.create(job{id: "a", queue: "q1"}, job{id: "b", queue: "q2"})
 		time.Sleep(time.Second)
 		w.depose(w.shards[0])
-		w.d.SetInterest("n2", []string{"q"})
+		w.d.SetInterest("n2", []string{"q1", "q2"})
 		time.Sleep(time.Second)
 		mustBe(t, o.take())
+		w.pause = func() { time.Sleep(10 * time.Millisecond) }
 		w.lead(w.shards[0])
-		time.Sleep(2 * time.Millisecond)
-		mustBe(t, o.take(), "n2 q")
+		ready := time.Now()
+		for ; w.d.Ready() != nil; ready = time.Now() {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(10 * time.Millisecond)
+		queues := map[string]bool{}
+		for _, h := range o.take() {
+			for _, q := range h.queues {
+				queues[q] = queues[q] || ready.Sub(h.at) < 2*time.Millisecond
+			}
+		}
+		if !queues["q1"] || !queues["q2"] {
+			t.Errorf("told of when ready: %v", queues)
+		}
 		w.d.Stop()
 		time.Sleep(time.Second)
 		mustBe(t, o.take())

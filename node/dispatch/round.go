@@ -193,7 +193,6 @@ func (d *Dispatcher) advanceDone(r *round, result fsm.Result, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	sh := r.shard
-	r.advance.ended()
 	if !d.refused(r, &result, err) {
 		d.counts.Fired += uint64(result.Fired)
 		if !sh.dropped {
@@ -203,7 +202,7 @@ func (d *Dispatcher) advanceDone(r *round, result fsm.Result, err error) {
 			}
 		}
 	}
-	r.advance.release(d)
+	d.endPromises(r.advance)
 	d.finishOne(r)
 	byClaim := map[string][]*storagev1.Execution{}
 	for _, e := range result.Leases {

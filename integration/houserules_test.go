@@ -22,7 +22,7 @@ var arrows = map[string][]string{
 	"client":                              {"proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
 	"client/clienttest":                   {"client", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
 	"bench":                               {"client", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
-	"node":                                {"node/clock", "node/control", "node/dispatch", "node/replica", "rpc", "store", "fsm", "proto/carillon/storage/v1"},
+	"node":                                {"node/clock", "node/control", "node/dispatch", "node/peer", "node/replica", "node/route", "rpc", "store", "fsm", "proto/carillon/storage/v1", "proto/carillon/cluster/v1"},
 	"node/clock":                          {},
 	"node/control":                        {"proto/carillon/storage/v1"},
 	"node/dispatch":                       {"fsm", "wheel", "proto/carillon/storage/v1"},

@@ -28,38 +28,26 @@ func (n *Node) ShardOf(tenant, jobID string) uint32 { return n.slots.shardOf(ten
 // NowMS is the disciplined clock.
 func (n *Node) NowMS() int64 { return n.guard.Now() }
 
-// Do puts cmd through the log of shard.
+// Do puts cmd through the log of shard, wherever that is led.
 func (n *Node) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error) {
+	if n.router != nil {
+		res, err := n.router.Do(ctx, shard, cmd)
+		return n.outcome(shard, cmd, res, err)
+	}
 	res, err := n.host.Do(ctx, shard, cmd)
 	return n.outcome(shard, cmd, res, err)
 }
 
 // DoAll puts several commands through the logs of their shards at once.
 func (n *Node) DoAll(ctx context.Context, cmds []rpc.ShardCommand) []rpc.Outcome {
-	type delivery struct {
-		i      int
-		result fsm.Result
-		err    error
+	var all []rpc.Outcome
+	if n.router != nil {
+		all = n.router.DoAll(ctx, cmds)
+	} else {
+		all = (&local{n.host, n.dispatcher}).Propose(ctx, cmds)
 	}
-	done := make(chan delivery, len(cmds))
-	proposals := make([]replica.Proposal, len(cmds))
 	for i, c := range cmds {
-		proposals[i] = replica.Proposal{Shard: c.Shard, Command: c.Command, Done: func(res fsm.Result, err error) {
-			done <- delivery{i, res, err}
-		}}
-	}
-	n.host.ProposeAll(proposals)
-	all := make([]rpc.Outcome, len(cmds))
-	for i := range all {
-		all[i].Err = &rpc.Unavailable{Reason: "the call ended before its outcome was known", Ambiguous: true}
-	}
-	for range cmds {
-		select {
-		case d := <-done:
-			all[d.i].Result, all[d.i].Err = n.outcome(cmds[d.i].Shard, cmds[d.i].Command, d.result, d.err)
-		case <-ctx.Done():
-			return all
-		}
+		all[i].Result, all[i].Err = n.outcome(c.Shard, c.Command, all[i].Result, all[i].Err)
 	}
 	return all
 }
@@ -98,8 +86,11 @@ func (n *Node) snapshot(shard uint32, fn func(fsm.Reader) error) (err error) {
 	return errors.Join(fn(r), r.Err())
 }
 
-// Poll waits for work of this node's shards.
+// Poll waits for work, of this node's shards and of the others'.
 func (n *Node) Poll(ctx context.Context, req rpc.PollRequest) ([]*storagev1.Execution, error) {
+	if n.poller != nil {
+		return n.poller.Poll(ctx, req)
+	}
 	leases, err := n.dispatcher.Poll(ctx, dispatch.PollRequest{
 		ClaimID: req.ClaimID, Worker: req.Worker, Queues: req.Queues, Max: req.Max, LeaseMS: req.LeaseMS, Wait: req.Wait,
 	})
@@ -118,7 +109,13 @@ func (n *Node) Poll(ctx context.Context, req rpc.PollRequest) ([]*storagev1.Exec
 }
 
 // Release gives leases back, uncounted.
-func (n *Node) Release(leases []*storagev1.Execution) { n.dispatcher.Release(leases) }
+func (n *Node) Release(leases []*storagev1.Execution) {
+	if n.poller != nil {
+		n.poller.Release(leases)
+		return
+	}
+	n.dispatcher.Release(leases)
+}
 
 // backendError says in the API's terms what the replicas answered.
 func backendError(err error) error {
@@ -128,6 +125,8 @@ func backendError(err error) error {
 		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter}
 	case errors.Is(err, replica.ErrAmbiguous):
 		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter, Ambiguous: true}
+	case errors.Is(err, replica.ErrNoReplica):
+		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter}
 	case errors.Is(err, replica.ErrOverloaded):
 		return &rpc.Overloaded{Reason: err.Error(), RetryAfter: shedRetryAfter}
 	case errors.Is(err, replica.ErrStopped):

@@ -41,11 +41,17 @@ func listen(addr string, logger *slog.Logger) (*web, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w (is another server running? choose another port with --listen)", addr, err)
 	}
+	return &web{listener: l, logger: logger}, nil
+}
+
+// bound makes callers come by l, within the limit of open files.
+func (w *web) bound(l net.Listener) error {
 	most, err := maxConnections()
 	if err != nil {
-		return nil, errors.Join(err, l.Close())
+		return err
 	}
-	return &web{listener: newBoundListener(l, most), logger: logger}, nil
+	w.listener = newBoundListener(l, most)
+	return nil
 }
 
 // publish writes the bound address to the data directory, for scripts that let the node choose its port.

@@ -13,8 +13,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/carillon-scheduler/carillon/node/control"
+	"github.com/carillon-scheduler/carillon/node/peer"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 )
 
@@ -28,6 +31,7 @@ const (
 	identFile  = "ident"
 	etcdDir    = "etcd"
 	pebbleDir  = "pebble"
+	tlsDir     = "tls"
 )
 
 var (
@@ -59,9 +63,11 @@ type Ident struct {
 
 // DataDir is a node's data directory, locked against other processes.
 type DataDir struct {
-	path  string
-	lock  *fileutil.LockedFile
-	ident Ident
+	path string
+	lock *fileutil.LockedFile
+
+	mu    sync.Mutex
+	ident Ident // guarded by mu
 }
 
 // OpenDataDir locks the directory at path, makes it if need be, and counts one more start of its store, durably. A
@@ -71,6 +77,7 @@ type DataDir struct {
 //	FORMAT  the number of the directory's layout
 //	ident   who the store is
 //	etcd/   the control plane's member
+//	tls/    the certificate that this start shows to other nodes
 //	pebble/ the shards
 func OpenDataDir(path, name string) (*DataDir, error) {
 	d := &DataDir{path: path}
@@ -109,7 +116,22 @@ func (d *DataDir) open(name string) error {
 }
 
 // Ident is who the store of the directory is.
-func (d *DataDir) Ident() Ident { return d.ident }
+func (d *DataDir) Ident() Ident {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ident
+}
+
+// TLSDir is where the node's certificate for other nodes is, TLSFiles what etcd needs of it.
+func (d *DataDir) TLSDir() string { return d.file(tlsDir) }
+
+func (d *DataDir) TLSFiles() control.TLSFiles {
+	return control.TLSFiles{
+		CA:   filepath.Join(d.TLSDir(), peer.CAFile),
+		Cert: filepath.Join(d.TLSDir(), peer.CertFile),
+		Key:  filepath.Join(d.TLSDir(), peer.KeyFile),
+	}
+}
 
 // EtcdDir and PebbleDir are the directories of the two databases.
 func (d *DataDir) EtcdDir() string   { return d.file(etcdDir) }
@@ -117,15 +139,42 @@ func (d *DataDir) PebbleDir() string { return d.file(pebbleDir) }
 
 // MarkFormed notes durably that the store's shards have been made.
 func (d *DataDir) MarkFormed() error {
-	if d.ident.Formed {
+	formed := d.Ident()
+	if formed.Formed {
 		return nil
 	}
-	formed := d.ident
 	formed.Formed = true
-	if err := d.writeFile(identFile, formed.encode()); err != nil {
+	if err := d.replaceIdent(formed); err != nil {
 		return fmt.Errorf("mark data directory %s as formed: %w", d.path, err)
 	}
-	d.ident = formed
+	return nil
+}
+
+// Adopt makes the store one of a cluster that has admitted it. A store that has shards is of its cluster for good.
+func (d *DataDir) Adopt(clusterID string) error {
+	ident := d.Ident()
+	switch {
+	case ident.ClusterID == clusterID:
+		return nil
+	case ident.Formed:
+		return fmt.Errorf("join cluster %s: the store in %s is of cluster %s", clusterID, d.path, ident.ClusterID)
+	case !isID(clusterID):
+		return fmt.Errorf("join cluster: %q is no cluster's id", clusterID)
+	}
+	ident.ClusterID = clusterID
+	if err := d.replaceIdent(ident); err != nil {
+		return fmt.Errorf("join cluster %s: %w", clusterID, err)
+	}
+	return nil
+}
+
+func (d *DataDir) replaceIdent(ident Ident) error {
+	if err := d.writeFile(identFile, ident.encode()); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ident = ident
 	return nil
 }
 

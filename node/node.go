@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/fsm"
@@ -21,6 +22,7 @@ import (
 	"github.com/carillon-scheduler/carillon/node/control"
 	"github.com/carillon-scheduler/carillon/node/dispatch"
 	"github.com/carillon-scheduler/carillon/node/replica"
+	"github.com/carillon-scheduler/carillon/node/route"
 	"github.com/carillon-scheduler/carillon/rpc"
 	"github.com/carillon-scheduler/carillon/store"
 	"golang.org/x/sync/errgroup"
@@ -29,11 +31,14 @@ import (
 const (
 	// beatInterval is how often the replicas' loop must prove that it is alive to keep the store's lease.
 	beatInterval = 2 * time.Second
-	// controlTimeout bounds a start's calls to the control plane.
+	// controlTimeout bounds a lone node's calls to the control plane at its start.
 	controlTimeout = 20 * time.Second
 	// loneLogBytes is how much of the raft logs a node keeps that has no peers to catch up: short enough that most of it
-	// is gone before its memtable is flushed.
-	loneLogBytes = 16 << 20
+	// is gone before its memtable is flushed. With peers it is memberLogBytes.
+	loneLogBytes   = 16 << 20
+	memberLogBytes = 256 << 20
+	// handOverTimeout bounds the transfer of leaderships when a node stops.
+	handOverTimeout = 5 * time.Second
 	// exitStoreFailed is the process's exit code when the store can no longer be trusted.
 	exitStoreFailed = 70
 )
@@ -61,6 +66,38 @@ type Node struct {
 	metrics    *metrics
 	web        *web
 	api        http.Handler
+	parts      *parts
+
+	// Of a node that is one of several; inner is nil otherwise.
+	inner     *inner
+	router    *route.Router
+	poller    *route.Poller
+	placement *placement
+	leaders   leaderCache
+	// member: it belongs to a cluster; registered: the control plane knows its store; serving: its replicas run.
+	member, registered, serving atomic.Bool
+	// interestGrown wakes tellInterest; snapshots are to be sent; receiving holds a token while one comes in.
+	interestGrown chan struct{}
+	snapshots     chan snapshotJob
+	receiving     chan struct{}
+	// aliveAsked is when the replicas' loop was asked whether it comes round, 0 if it has answered.
+	aliveAsked atomic.Int64
+}
+
+// parts are the node's goroutines: the first error ends them all.
+type parts struct {
+	group *errgroup.Group
+	ctx   context.Context
+}
+
+// start runs a part until the node ends. Names are for errors.
+func (p *parts) start(name string, run func(context.Context) error) {
+	p.group.Go(func() error {
+		if err := run(p.ctx); err != nil && p.ctx.Err() == nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
 }
 
 // Run runs a node until ctx ends, then stops it gracefully.
@@ -68,8 +105,19 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	n := &Node{cfg: cfg, logger: cfg.Logger, started: time.Now()}
+	n := &Node{
+		cfg: cfg, logger: cfg.Logger, started: time.Now(), metrics: newMetrics(), interestGrown: make(chan struct{}, 1),
+		snapshots: make(chan snapshotJob, 1), receiving: make(chan struct{}, 1),
+	}
 	defer func() { err = errors.Join(err, n.close()) }()
+	if err := n.bind(); err != nil {
+		return err
+	}
+	return n.run(ctx)
+}
+
+// bind takes the port and the data directory.
+func (n *Node) bind() (err error) {
 	if n.web, err = listen(n.cfg.Listen, n.logger); err != nil {
 		return err
 	}
@@ -79,46 +127,130 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := unpublish(n.cfg.DataDir); err != nil {
 		return err
 	}
+	if !n.cfg.clustered() {
+		return n.web.bound(n.web.listener)
+	}
+	public, err := n.openInner(n.web.listener)
+	if err != nil {
+		return err
+	}
+	return n.web.bound(public)
+}
+
+// run starts everything, serves until ctx ends or a part fails, and stops in reverse: first no new calls, then leaderships go
+// to others, then no new entries.
+func (n *Node) run(ctx context.Context) error {
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBackground()
+	group, groupCtx := errgroup.WithContext(background)
+	n.parts = &parts{group, groupCtx}
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
+	stop := context.AfterFunc(groupCtx, stopServing) // a part that failed ends the node
+	defer stop()
 	front := new(errgroup.Group)
 	front.Go(func() error {
 		defer stopServing()
 		return n.web.serve(serving, n.cfg.ShutdownTimeout/2)
 	})
-	if err := n.open(serving); err != nil {
-		stopServing()
-		if ctx.Err() != nil {
-			err = nil // a stop during the start is a stop
-		}
-		return errors.Join(err, front.Wait())
+	if n.inner != nil {
+		n.parts.start("port", n.inner.mux.Run)
+		n.parts.start("other nodes' calls", n.inner.serve)
+		n.parts.start("connections to other nodes", n.inner.transport.Run)
 	}
-	return n.run(serving, stopServing, front)
+	err := n.open(serving)
+	switch {
+	case err == nil:
+		n.serve(serving)
+	case serving.Err() != nil:
+		err = nil // a stop during the start is a stop; a part that failed tells why
+		fallthrough
+	default:
+		stopServing()
+	}
+	err = errors.Join(err, front.Wait())
+	n.handOver()
+	stopBackground()
+	err = errors.Join(err, group.Wait())
+	n.logger.Info("stopped")
+	return err
 }
 
-// open brings up everything that run needs. Until it is done callers are told to wait.
+// serve starts the parts that do the work and lets callers in.
+func (n *Node) serve(serving context.Context) {
+	for _, part := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"replicas", n.host.Run},
+		{"leader leases", n.keeper.Run},
+		{"clock guard", n.guard.Run},
+		{"dispatcher", n.dispatcher.Run},
+		{"settings", n.settings.run},
+		{"tasks", n.tasks.run},
+		{"tenants' deletions", n.resumeDeletions},
+		{"housekeeping", n.housekeep},
+		{"slot map", n.watchMap},
+		{"address", n.announce},
+	} {
+		n.parts.start(part.name, part.run)
+	}
+	n.serving.Store(true)
+	if n.inner != nil {
+		n.inner.local.Store(&local{n.host, n.dispatcher})
+		n.parts.start("leases of other nodes", n.poller.Run)
+		n.parts.start("interest", n.tellInterest)
+		n.parts.start("loop's age", n.watchLoop)
+		n.parts.start("snapshots", n.sendSnapshots)
+		n.parts.start("placement", n.placement.run)
+		n.parts.start("controller", n.control)
+		n.parts.start("leaders' balance", n.balanceLeaders)
+	}
+	// Long polls end at once, so that the calls under way can finish in time.
+	context.AfterFunc(serving, n.dispatcher.Stop)
+	n.logger.Info("serving", "address", n.web.listener.Addr().String(), "data", filepath.Clean(n.cfg.DataDir),
+		"shards", len(n.slots.shards), "version", Version)
+	n.web.open(routes(n.api, n.metrics.register(n), n.notReady))
+}
+
+// handOver gives the leaderships to other nodes before this one stops.
+func (n *Node) handOver() {
+	if n.inner == nil || !n.serving.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), min(handOverTimeout, n.cfg.ShutdownTimeout/3))
+	defer cancel()
+	if err := n.host.TransferAll(ctx); err != nil {
+		n.logger.Warn("not every leadership could be handed over", "error", err)
+	}
+}
+
+// open brings up everything that serve needs. Until it is done callers are told to wait.
 func (n *Node) open(ctx context.Context) (err error) {
-	n.metrics = newMetrics()
 	opening, openCtx := errgroup.WithContext(ctx)
 	opening.Go(func() error { return n.openControl(openCtx) })
 	opening.Go(n.openStore)
 	if err := opening.Wait(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
-	defer cancel()
-	if err := n.join(ctx); err != nil {
+	if n.plane, err = control.NewEtcd(control.EtcdConfig{Server: n.etcd, Logger: n.logger}); err != nil {
+		return err
+	}
+	if n.inner == nil {
+		err = n.startAlone(ctx)
+	} else {
+		err = n.startAmongOthers(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if have := len(n.slots.shards); have != n.cfg.Shards {
+		n.logger.Info("the number of shards stands since the first start", "shards", have, "asked", n.cfg.Shards)
+	}
+	if err := n.dir.MarkFormed(); err != nil {
 		return err
 	}
 	return n.assemble()
-}
-
-func (n *Node) openControl(ctx context.Context) (err error) {
-	ident := n.dir.Ident()
-	n.etcd, err = control.StartServer(ctx, control.ServerConfig{
-		Dir: n.dir.EtcdDir(), Name: n.cfg.Name, Token: ident.ClusterID, ClientSocket: n.cfg.EtcdSocket, Logger: n.logger,
-	})
-	return err
 }
 
 func (n *Node) openStore() (err error) {
@@ -132,83 +264,6 @@ func (n *Node) openStore() (err error) {
 func (n *Node) fatal(err error) {
 	n.logger.Error("the store has failed; the process ends", "error", err)
 	os.Exit(exitStoreFailed)
-}
-
-// join registers the store with the control plane and finds out which shards it holds; the first start makes them.
-func (n *Node) join(ctx context.Context) (err error) {
-	ident := n.dir.Ident()
-	if n.plane, err = control.NewEtcd(control.EtcdConfig{Server: n.etcd, Logger: n.logger}); err != nil {
-		return err
-	}
-	n.slots, err = loadSlotMap(n.engine)
-	if err != nil {
-		return err
-	}
-	if n.slots == nil {
-		if ident.Formed {
-			return fmt.Errorf("open store %s: %w; restore the whole data directory from a backup", n.dir.PebbleDir(), ErrShardsLost)
-		}
-		if err := n.form(ctx); err != nil {
-			return err
-		}
-	}
-	if have := len(n.slots.shards); have != n.cfg.Shards {
-		n.logger.Info("the number of shards stands since the first start", "shards", have, "asked", n.cfg.Shards)
-	}
-	if err := n.dir.MarkFormed(); err != nil {
-		return err
-	}
-	reg, err := n.plane.Register(ctx, control.Store{
-		ClusterID: ident.ClusterID, UUID: ident.StoreUUID, Name: n.cfg.Name, Addr: n.web.listener.Addr().String(),
-		Boots: ident.Boots, BootID: ident.BootID,
-	})
-	if err != nil {
-		return fmt.Errorf("register store: %w", err)
-	}
-	n.nodeID = reg.NodeID
-	return nil
-}
-
-// form makes the shards of a new cluster. Each step finds what an interrupted formation left.
-func (n *Node) form(ctx context.Context) error {
-	ident := n.dir.Ident()
-	if err := n.plane.Bootstrap(ctx, control.Seed{ClusterID: ident.ClusterID, Shards: n.cfg.Shards, Stores: []string{ident.StoreUUID}}); err != nil {
-		return fmt.Errorf("form cluster: %w", err)
-	}
-	m, err := n.plane.Map(ctx)
-	if err != nil {
-		return fmt.Errorf("form cluster: %w", err)
-	}
-	slots, err := newSlotMap(m)
-	if err != nil {
-		return fmt.Errorf("form cluster: %w", err)
-	}
-	var seeds []replica.Seed
-	for _, shard := range m.Shards {
-		_, stands, err := replica.Load(n.engine, shard.ID)
-		if err != nil {
-			return err
-		}
-		var voters []uint64
-		own := uint64(0)
-		for _, r := range shard.Replicas {
-			voters = append(voters, r.RID)
-			if r.Store == ident.StoreUUID {
-				own = r.RID
-			}
-		}
-		if own != 0 && !stands {
-			seeds = append(seeds, replica.Seed{Shard: shard.ID, ID: own, Voters: voters})
-		}
-	}
-	if err := replica.Bootstrap(n.engine, seeds); err != nil {
-		return err
-	}
-	if err := saveSlotMap(n.engine, slots); err != nil {
-		return err
-	}
-	n.slots = slots
-	return nil
 }
 
 // assemble makes the parts and ties them together.
@@ -231,10 +286,14 @@ func (n *Node) assemble() error {
 		Logger:     n.logger,
 	})
 	n.settings, n.tasks = newSettings(n), newTasks(n)
-	if n.dispatcher, err = dispatch.New(dispatch.Config{Logger: n.logger}, dispatchHost{n}); err != nil {
+	dispatching := dispatch.Config{Logger: n.logger}
+	if n.inner != nil {
+		dispatching.Hint = n.hint
+	}
+	if n.dispatcher, err = dispatch.New(dispatching, dispatchHost{n}); err != nil {
 		return err
 	}
-	n.host, err = replica.NewHost(replica.HostConfig{
+	hosting := replica.HostConfig{
 		Config: replica.Config{
 			Store:       n.dir.Ident().StoreUUID,
 			OpenMachine: func(shard uint32, rows fsm.Reader) replica.Machine { return fsm.Open(shard, rows) },
@@ -245,9 +304,19 @@ func (n *Node) assemble() error {
 			Patience:    patience,
 		},
 		Now: n.guard.Now, Keeper: n.keeper, Listener: listener{n}, StopTimeout: n.cfg.ShutdownTimeout / 3,
-	}, n.engine, replicas)
-	if err != nil {
+	}
+	if n.inner != nil {
+		n.placement = newPlacement(n)
+		hosting.LogBytes = memberLogBytes
+		hosting.Send, hosting.SendSnapshot, hosting.OnChanged = n.inner.transport.Send, n.sendSnapshot, n.placement.changed
+	}
+	if n.host, err = replica.NewHost(hosting, n.engine, replicas); err != nil {
 		return err
+	}
+	if n.inner != nil {
+		if err := n.openRoutes(); err != nil {
+			return err
+		}
 	}
 	n.api, err = rpc.NewHandler(n, rpc.Options{
 		Logger: n.logger, CORSOrigins: n.cfg.CORSOrigins, Ready: n.readiness,
@@ -258,70 +327,21 @@ func (n *Node) assemble() error {
 
 // loadReplicas reads the replicas of this store, and the newest stamp in their logs.
 func (n *Node) loadReplicas() (replicas []replica.ReplicaState, lastStampMS int64, err error) {
-	for _, shard := range n.slots.shards {
-		state, ok, err := replica.Load(n.engine, shard)
-		if err != nil {
-			return nil, 0, err
-		}
-		if !ok {
-			return nil, 0, fmt.Errorf("open store: shard %d is in the slot map but its replica is not in %s; "+
-				"restore the directory from a backup", shard, n.dir.PebbleDir())
-		}
-		replicas = append(replicas, state)
-		r := store.NewReader(n.engine, shard)
+	if replicas, err = replica.LoadAll(n.engine); err != nil {
+		return nil, 0, err
+	}
+	if n.inner == nil && len(replicas) < len(n.slots.shards) {
+		return nil, 0, fmt.Errorf("open store: the slot map has %d shards but %d replicas are in %s; "+
+			"restore the directory from a backup", len(n.slots.shards), len(replicas), n.dir.PebbleDir())
+	}
+	for _, state := range replicas {
+		r := store.NewReader(n.engine, state.Shard)
 		lastStampMS = max(lastStampMS, fsm.ReadMeta(r).GetClockMs())
 		if err := r.Err(); err != nil {
 			return nil, 0, err
 		}
 	}
 	return replicas, lastStampMS, nil
-}
-
-// run serves until serving ends. The order of the end is the reverse of the start: first no new calls, which is when front
-// is done, then no new entries.
-func (n *Node) run(serving context.Context, stopServing func(), front *errgroup.Group) error {
-	registry := n.metrics.register(n)
-	background, stopBackground := context.WithCancel(context.WithoutCancel(serving))
-	defer stopBackground()
-	group, groupCtx := errgroup.WithContext(background)
-	for _, part := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
-		{"replicas", n.host.Run},
-		{"etcd", n.etcd.Run},
-		{"control plane", n.plane.Run},
-		{"leader leases", n.keeper.Run},
-		{"clock guard", n.guard.Run},
-		{"dispatcher", n.dispatcher.Run},
-		{"settings", n.settings.run},
-		{"tasks", n.tasks.run},
-		{"tenants' deletions", n.resumeDeletions},
-		{"housekeeping", n.housekeep},
-		{"heartbeat", n.beat},
-		{"slot map", n.watchMap},
-		{"address", n.announce},
-	} {
-		group.Go(func() error {
-			if err := part.run(groupCtx); err != nil && groupCtx.Err() == nil {
-				return fmt.Errorf("%s: %w", part.name, err)
-			}
-			return nil
-		})
-	}
-	stop := context.AfterFunc(groupCtx, stopServing) // a part that failed ends the node
-	defer stop()
-	// Long polls end at once, so that the calls under way can finish in time.
-	stopPolls := context.AfterFunc(serving, n.dispatcher.Stop)
-	defer stopPolls()
-	n.logger.Info("serving", "address", n.web.listener.Addr().String(), "data", filepath.Clean(n.cfg.DataDir),
-		"shards", len(n.slots.shards), "version", Version)
-	n.web.open(routes(n.api, registry, n.notReady))
-	err := front.Wait()
-	stopBackground()
-	err = errors.Join(err, group.Wait())
-	n.logger.Info("stopped")
-	return err
 }
 
 // announce writes the address file once the node can take part: scripts wait for it.
@@ -362,8 +382,10 @@ func (n *Node) beat(ctx context.Context) error {
 	tick := time.NewTicker(beatInterval)
 	defer tick.Stop()
 	for {
-		if err := n.host.Alive(ctx); err != nil {
-			return err
+		if n.serving.Load() { // until then nothing is led that a living process could let down
+			if err := n.host.Alive(ctx); err != nil {
+				return err
+			}
 		}
 		n.plane.Beat()
 		select {
@@ -404,14 +426,16 @@ func (n *Node) watchMap(ctx context.Context) error {
 // notReady says why this node cannot take part yet; nothing when it can.
 func (n *Node) notReady() []string {
 	var reasons []string
-	established := 0
-	for _, s := range n.host.Status() {
-		if s.Established {
-			established++
+	self := n.dir.Ident().StoreUUID
+	missing := 0
+	all := n.host.Status()
+	for _, s := range all {
+		if !s.Established && (s.LeaderStore == "" || s.LeaderStore == self) {
+			missing++
 		}
 	}
-	if missing := len(n.slots.shards) - established; missing > 0 {
-		reasons = append(reasons, fmt.Sprintf("%d of %d shards have no established leader", missing, len(n.slots.shards)))
+	if missing > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d of %d shards have no established leader", missing, len(all)))
 	}
 	if err := n.dispatcher.Ready(); err != nil {
 		reasons = append(reasons, err.Error())
@@ -436,4 +460,21 @@ func (n *Node) clockChanged() {
 	}
 	n.alarms.set("clock", !n.guard.MayFire(), n.guard.State().String())
 	n.dispatcher.ClockChanged()
+}
+
+// openRoutes makes what takes calls to other nodes.
+func (n *Node) openRoutes() error {
+	stores, err := n.loadStores()
+	if err != nil {
+		return err
+	}
+	n.inner.setStores(stores)
+	n.router = route.New(route.Config{
+		Self: n.dir.Ident().StoreUUID, Local: &local{n.host, n.dispatcher}, Dial: n.inner.addr, HTTP: n.inner.client,
+		Leader: n.leaderOf, Logger: n.logger,
+	})
+	n.poller = route.NewPoller(n.router, route.PollerConfig{
+		Leaders: n.leaderStores, ShardOf: n.slots.shardOf, Interested: n.interested,
+	})
+	return nil
 }

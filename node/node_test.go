@@ -153,7 +153,7 @@ func TestLifeOfOneJob(t *testing.T) {
 		t.Errorf("history before the restart:\n%v\nafter it:\n%v", before, after)
 	}
 	job := n.must("GET", "/v1/jobs/welcome", nil)
-	if job["state"] != "JOB_STATE_COMPLETED" {
+	if job["state"] != "JOB_STATE_EXHAUSTED" {
 		t.Errorf("job is %v", job)
 	}
 	n.stop()

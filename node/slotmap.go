@@ -1,7 +1,9 @@
 package node
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +18,16 @@ import (
 var mapKey = store.AppendKey(nil, 0, []byte{'M'})
 
 const mapRowVersion = 1
+
+// The stores of the cluster as last heard of, so that a restart finds the other nodes without the control plane.
+var storesKey = store.AppendKey(nil, 0, []byte{'N'})
+
+// knownStore is a store in that row, which is JSON: it is small and seldom written.
+type knownStore struct {
+	UUID string `json:"uuid"`
+	Name string `json:"name"`
+	Addr string `json:"addr"`
+}
 
 // slotMap says which shard a job belongs to.
 type slotMap struct {
@@ -131,4 +143,43 @@ func saveSlotMap(engine store.Engine, s *slotMap) error {
 		return fmt.Errorf("write slot map: %w", err)
 	}
 	return nil
+}
+
+// saveStores keeps the addresses of the stores, if they have changed.
+func (n *Node) saveStores(stores []control.StoreRecord) error {
+	var known []knownStore
+	for _, s := range stores {
+		if s.State != control.StoreGone {
+			known = append(known, knownStore{s.UUID, s.Name, s.Addr})
+		}
+	}
+	row, err := json.Marshal(known)
+	if err != nil {
+		return fmt.Errorf("encode stores: %w", err)
+	}
+	standing, _, err := n.engine.Get(storesKey)
+	if err != nil || bytes.Equal(standing, row) {
+		return err
+	}
+	b := n.engine.NewBatch()
+	b.Set(storesKey, row)
+	_, err = n.engine.Commit(b, false) // what a crash loses is told again
+	return err
+}
+
+// loadStores returns the stores as last heard of.
+func (n *Node) loadStores() ([]control.StoreRecord, error) {
+	row, ok, err := n.engine.Get(storesKey)
+	if err != nil || !ok {
+		return nil, err
+	}
+	var known []knownStore
+	if err := json.Unmarshal(row, &known); err != nil {
+		return nil, fmt.Errorf("decode stores: %w", err)
+	}
+	var stores []control.StoreRecord
+	for _, s := range known {
+		stores = append(stores, control.StoreRecord{UUID: s.UUID, Name: s.Name, Addr: s.Addr, State: control.StoreUp})
+	}
+	return stores, nil
 }

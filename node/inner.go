@@ -1,0 +1,181 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillon-scheduler/carillon/node/control"
+	"github.com/carillon-scheduler/carillon/node/peer"
+	"github.com/carillon-scheduler/carillon/node/route"
+
+	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
+)
+
+// innerGrace is how long calls of other nodes that are under way may take to finish when this one stops.
+const innerGrace = time.Second
+
+// inner is what other nodes see of this one and what it sees of them: who they are, their connections, their calls. A node
+// of its own has none.
+type inner struct {
+	n         *Node
+	creds     *peer.Credentials
+	mux       *peer.Mux
+	transport *peer.Transport
+	client    *http.Client
+	ask       route.Asker
+	server    *http.Server
+	path      string
+	calls     http.Handler
+	// etcd is the members' protocol, nil until this node's member has begun.
+	etcd atomic.Pointer[http.Handler]
+	// local is nil until the node serves its shards.
+	local atomic.Pointer[local]
+
+	mu sync.Mutex
+	// stores are the other nodes by their stores. Guarded by mu.
+	stores map[string]control.StoreRecord
+}
+
+// openInner makes the node one that others can reach, at the port that l listens on. It returns what the callers' listener
+// is then.
+func (n *Node) openInner(l net.Listener) (net.Listener, error) {
+	secret, err := peer.LoadSecret(n.cfg.ClusterSecretFile)
+	if err != nil {
+		return nil, err
+	}
+	ident := n.dir.Ident()
+	in := &inner{n: n, stores: map[string]control.StoreRecord{}}
+	if in.creds, err = peer.NewCredentials(secret, ident.StoreUUID); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(n.dir.TLSDir(), 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of certificates: %w", err)
+	}
+	if err := in.creds.WriteTLSFiles(n.dir.TLSDir()); err != nil {
+		return nil, err
+	}
+	if in.mux, err = peer.NewMux(peer.MuxConfig{Listener: l, TLS: in.creds, Logger: n.logger}); err != nil {
+		return nil, err
+	}
+	in.transport, err = peer.New(peer.Config{
+		Store: ident.StoreUUID, Boot: ident.Boots, TLS: in.creds, Logger: n.logger, Health: n.health,
+		OnFrame: n.receiveFrame, OnMessage: n.receiveMessage,
+		OnSuspect: func(store string) { n.suspect(store, true) },
+		OnAlive:   func(store string) { n.suspect(store, false) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	in.mux.Handle(peer.ProtoFrames, in.transport.Serve)
+	in.mux.Handle(peer.ProtoBulk, n.receiveBulk)
+	in.client = in.creds.HTTPClient()
+	in.ask = route.Asker{HTTP: in.client}
+	in.path, in.calls = route.NewHandler(route.HandlerConfig{
+		Self: ident.StoreUUID, Local: in.localOrNil, Member: n, Logger: n.logger,
+	})
+	in.server = &http.Server{
+		Handler: in, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 256 << 10},
+		ErrorLog: slog.NewLogLogger(n.logger.Handler(), slog.LevelDebug),
+	}
+	n.inner = in
+	return in.mux.Public(), nil
+}
+
+func (in *inner) localOrNil() route.Local {
+	if l := in.local.Load(); l != nil {
+		return l
+	}
+	return nil
+}
+
+// serve answers the other nodes until ctx ends.
+func (in *inner) serve(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		end, cancel := context.WithTimeout(context.Background(), innerGrace)
+		defer cancel()
+		if in.server.Shutdown(end) != nil {
+			_ = in.server.Close() // what is left is cut off
+		}
+	})
+	defer stop()
+	err := in.server.Serve(in.mux.Cluster())
+	in.client.CloseIdleConnections()
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve other nodes: %w", err)
+}
+
+// ServeHTTP tells the nodes' own calls from etcd's.
+func (in *inner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, in.path) {
+		in.calls.ServeHTTP(w, r)
+		return
+	}
+	if handler := in.etcd.Load(); handler != nil {
+		(*handler).ServeHTTP(w, r)
+		return
+	}
+	http.Error(w, "no etcd member here yet", http.StatusServiceUnavailable)
+}
+
+// setStores says which other nodes there are.
+func (in *inner) setStores(all []control.StoreRecord) {
+	self := in.n.dir.Ident().StoreUUID
+	stores, addrs := map[string]control.StoreRecord{}, map[string]string{}
+	for _, s := range all {
+		if s.UUID != self && s.State != control.StoreGone && s.Addr != "" {
+			stores[s.UUID], addrs[s.UUID] = s, s.Addr
+		}
+	}
+	in.mu.Lock()
+	in.stores = stores
+	in.mu.Unlock()
+	in.transport.SetPeers(addrs)
+}
+
+// addr is where a store's node is reached.
+func (in *inner) addr(store string) (addr string, ok bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	s, ok := in.stores[store]
+	return s.Addr, ok
+}
+
+// known is what can be said of a store's node that does not answer.
+func (in *inner) known(store string) *clusterv1.NodeStatus {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	s := in.stores[store]
+	return &clusterv1.NodeStatus{Id: s.NodeID, Name: s.Name, Store: store, Address: s.Addr}
+}
+
+// others are the stores of the other nodes.
+func (in *inner) others() (stores []string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for store := range in.stores {
+		stores = append(stores, store)
+	}
+	return stores
+}
+
+// heard says whether a store's node has been heard of within the last second.
+func (in *inner) heard(store string) bool {
+	for _, p := range in.transport.Peers() {
+		if p.Store == store {
+			return !p.LastHeard.IsZero() && p.SilentFor < time.Second
+		}
+	}
+	return false
+}

@@ -1,0 +1,218 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillon-scheduler/carillon/node/control"
+
+	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
+)
+
+const (
+	// probeEvery is how often a node that cannot start yet asks its peers, probeTimeout how long each may take.
+	probeEvery   = 500 * time.Millisecond
+	probeTimeout = 2 * time.Second
+	// joinTimeout bounds one request to be admitted: etcd may have to settle.
+	joinTimeout = 15 * time.Second
+	// waitLogEvery is how often a node that waits says so.
+	waitLogEvery = 10 * time.Second
+)
+
+// admission is how the node gets its member of etcd: as the first one, or as a joiner.
+type admission struct {
+	// form: the node makes a new cluster.
+	form bool
+	// clusterID and initialCluster are what a member of the cluster has told; without the latter the node runs without a
+	// member of its own.
+	clusterID, initialCluster string
+}
+
+// passGate asks the peers until the node may start with its empty directory; see decide. It ends with ctx.
+func (n *Node) passGate(ctx context.Context) (admission, error) {
+	told := time.Time{}
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		v := n.askPeers(ctx)
+		reasons := v.Wait
+		switch {
+		case v.Refuse != nil:
+			return admission{}, v.Refuse
+		case v.Form:
+			return admission{form: true}, nil
+		case len(v.Join) > 0:
+			joined, err := n.askToJoin(ctx, v.Join)
+			if err == nil {
+				return joined, nil
+			}
+			var refused *joinRefused
+			if errors.As(err, &refused) {
+				return admission{}, err
+			}
+			reasons = []string{err.Error()}
+		}
+		if text := strings.Join(reasons, "; "); ctx.Err() == nil {
+			n.web.waitFor(text)
+			if time.Since(told) > waitLogEvery {
+				n.logger.Info("waiting to join or form the cluster", "for", text)
+				told = time.Now()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return admission{}, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// askPeers probes all peers at once and decides by what they answer. With --join whoever answers is a member, or waits too.
+func (n *Node) askPeers(ctx context.Context) verdict {
+	peers := slices.DeleteFunc(slices.Clone(n.cfg.Peers), func(p Peer) bool { return p.Name == n.cfg.Name })
+	for _, addr := range n.cfg.Join {
+		peers = append(peers, Peer{Addr: addr})
+	}
+	answers := make([]answer, len(peers))
+	done := make(chan int, len(peers))
+	for i, p := range peers {
+		go func() { // ends with its timeout
+			answers[i] = n.askPeer(ctx, p)
+			done <- i
+		}()
+	}
+	for range peers {
+		<-done
+	}
+	if len(n.cfg.Join) > 0 {
+		return decideJoin(answers)
+	}
+	return decide(n.cfg.Name, n.cfg.Peers, answers)
+}
+
+func (n *Node) askPeer(ctx context.Context, p Peer) answer {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	res, err := n.inner.ask.Probe(ctx, p.Addr, &clusterv1.ProbeRequest{
+		Name: n.cfg.Name, StoreUuid: n.dir.Ident().StoreUUID, PeersHash: peersHash(n.cfg.Peers),
+	})
+	if err != nil {
+		return answer{Peer: p, Err: err}
+	}
+	return answer{Peer: p, Probe: probe{
+		ClusterID: res.GetClusterId(), Name: res.GetName(), StoreUUID: res.GetStoreUuid(), PeersHash: res.GetPeersHash(),
+	}}
+}
+
+// decideJoin is the gate for a node that was told whom to join: it never forms a cluster.
+func decideJoin(answers []answer) verdict {
+	var v verdict
+	for _, a := range answers {
+		switch {
+		case a.Err != nil:
+			v.Wait = append(v.Wait, fmt.Sprintf("%s does not answer: %v", a.Peer.Addr, a.Err))
+		case a.Probe.ClusterID == "":
+			v.Wait = append(v.Wait, a.Peer.Addr+" is in no cluster yet")
+		default:
+			v.Join = append(v.Join, a.Peer)
+		}
+	}
+	if len(v.Join) > 0 {
+		v.Wait = nil
+	}
+	return v
+}
+
+// joinRefused is a no that asking again does not change.
+type joinRefused struct{ reason string }
+
+func (e *joinRefused) Error() string { return "join cluster: " + e.reason }
+
+// askToJoin asks one member after the other to admit the node.
+func (n *Node) askToJoin(ctx context.Context, members []Peer) (admission, error) {
+	var errs []error
+	for _, p := range members {
+		joined, err := n.askOneToJoin(ctx, p)
+		if err == nil {
+			return joined, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", p.Addr, err))
+	}
+	return admission{}, errors.Join(errs...)
+}
+
+func (n *Node) askOneToJoin(ctx context.Context, p Peer) (admission, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	res, err := n.inner.ask.Join(ctx, p.Addr, &clusterv1.JoinRequest{
+		Name: n.cfg.Name, StoreUuid: n.dir.Ident().StoreUUID, Address: n.cfg.clusterAddr(),
+	})
+	switch {
+	case err != nil:
+		return admission{}, err
+	case res.GetBusy():
+		return admission{}, errors.New(res.GetReason())
+	case res.GetReason() != "":
+		return admission{}, &joinRefused{res.GetReason()}
+	}
+	return admission{clusterID: res.GetClusterId(), initialCluster: res.GetInitialCluster()}, nil
+}
+
+// Probe answers who the node is. It is served from the start on.
+func (n *Node) Probe(context.Context, *clusterv1.ProbeRequest) (*clusterv1.ProbeResponse, error) {
+	ident := n.dir.Ident()
+	res := &clusterv1.ProbeResponse{
+		Name: n.cfg.Name, StoreUuid: ident.StoreUUID, PeersHash: peersHash(n.cfg.Peers), Formed: ident.Formed,
+		Boot: ident.Boots, Version: Version, Address: n.cfg.clusterAddr(),
+	}
+	if n.member.Load() {
+		res.ClusterId = ident.ClusterID
+	}
+	return res, nil
+}
+
+// Join admits another node, or says why not. A node that bears the name of one that lives is refused: the start of a second
+// process must not evict a healthy one.
+func (n *Node) Join(ctx context.Context, req *clusterv1.JoinRequest) (*clusterv1.JoinResponse, error) {
+	busy := func(reason string) (*clusterv1.JoinResponse, error) {
+		return &clusterv1.JoinResponse{Busy: true, RetryAfterMs: probeEvery.Milliseconds(), Reason: reason}, nil
+	}
+	if !n.registered.Load() {
+		return busy("the node asked is starting itself")
+	}
+	stores, err := n.plane.Stores(ctx)
+	if err != nil {
+		return busy(err.Error())
+	}
+	for _, s := range stores {
+		if s.UUID == req.GetStoreUuid() || s.State == control.StoreGone || s.Name != req.GetName() && s.Addr != req.GetAddress() {
+			continue
+		}
+		heard := n.inner.heard(s.UUID)
+		switch {
+		case s.UUID == n.dir.Ident().StoreUUID:
+			return &clusterv1.JoinResponse{Reason: fmt.Sprintf("%s at %s is this node, and it lives", s.Name, s.Addr)}, nil
+		case s.Live && heard:
+			return &clusterv1.JoinResponse{Reason: fmt.Sprintf("%s at %s lives: two nodes of one name or address cannot be; "+
+				"end that process first, or give this one another --name and address", s.Name, s.Addr)}, nil
+		case s.Live || heard:
+			return busy(fmt.Sprintf("%s at %s was alive a moment ago", s.Name, s.Addr))
+		}
+	}
+	admitted, err := n.etcd.Admit(ctx, control.Joiner{
+		Name: req.GetName(), StoreUUID: req.GetStoreUuid(), PeerURL: peerURL(req.GetAddress()),
+	})
+	switch {
+	case errors.Is(err, control.ErrBusy), errors.Is(err, control.ErrUnavailable):
+		return busy(err.Error())
+	case err != nil:
+		return &clusterv1.JoinResponse{Reason: err.Error()}, nil
+	}
+	return &clusterv1.JoinResponse{ClusterId: admitted.ClusterID, InitialCluster: admitted.InitialCluster}, nil
+}
+
+func peerURL(addr string) string { return "https://" + addr }

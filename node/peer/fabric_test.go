@@ -25,6 +25,8 @@ type fabric struct {
 	conns  []*pipeConn
 	serves sync.WaitGroup
 	dials  int
+	// dialed, if set, is called when a connection has been made.
+	dialed func(addr string)
 }
 
 // station is a transport of the fabric and what it was told.
@@ -77,11 +79,15 @@ func (f *fabric) dial(ctx context.Context, addr string) (net.Conn, error) {
 	c := &pipeConn{Conn: near}
 	f.mu.Lock()
 	f.conns = append(f.conns, c)
+	dialed := f.dialed
 	f.mu.Unlock()
 	f.serves.Go(func() {
 		defer far.Close()
 		s.Serve(far)
 	})
+	if dialed != nil {
+		dialed(addr)
+	}
 	return c, nil
 }
 

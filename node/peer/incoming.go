@@ -168,7 +168,7 @@ func (t *Transport) heard(in *incoming, b beat) {
 		return
 	}
 	now := t.elapsed()
-	t.detector.heard(in.store, b.boot, saturate(b.turnAge), saturate(b.syncAge), t.cfg.Now())
+	t.detector.heard(in.store, b.boot, b.turnAge, b.syncAge, t.cfg.Now())
 	l.peerSent, l.peerCame = b.sent, now
 	l.clocks.add(b, t.cfg.Boot, now, h)
 	if b.echoBoot == t.cfg.Boot && b.echoSent > 0 && b.echoSent <= now {

@@ -51,6 +51,8 @@ func newLink(t *Transport, store, addr string) *link {
 	return l
 }
 
+var errMoved = errors.New("its address has changed")
+
 // move changes the address; the transport's mu is held.
 func (l *link) move(addr string) {
 	if l.addr == addr {
@@ -58,7 +60,7 @@ func (l *link) move(addr string) {
 	}
 	l.addr = addr
 	poke(l.moved)
-	l.cut(errors.New("its address has changed"))
+	l.cut(errMoved)
 }
 
 // cut closes the connection, if there is one, so that another is made; the transport's mu is held.
@@ -81,7 +83,7 @@ func (l *link) run() {
 			logger.Info("connected to peer", "addr", addr)
 			warned = time.Time{}
 			began := l.t.cfg.Now()
-			err = l.use(conn)
+			err = l.use(conn, addr)
 			if l.t.cfg.Now().Sub(began) > wait { // not one that was refused right away
 				wait = redialMin
 			}
@@ -150,10 +152,13 @@ func (l *link) greet(conn net.Conn) error {
 	return nil
 }
 
-// use sends over conn what is to be sent, until the connection fails or the link is cancelled.
-func (l *link) use(conn net.Conn) error {
+// use sends over conn, which was made to addr, what is to be sent, until it fails or is cut or the link is cancelled.
+func (l *link) use(conn net.Conn, addr string) error {
 	l.t.mu.Lock()
 	l.conn, l.connected, l.cause, l.problem = conn, l.t.cfg.Now(), nil, ""
+	if l.addr != addr { // meanwhile
+		l.cut(errMoved)
+	}
 	l.t.mu.Unlock()
 	poke(l.beatDue) // that it is heard of at once
 

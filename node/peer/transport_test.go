@@ -247,6 +247,29 @@ func TestPeersMoveAndGo(t *testing.T) {
 	})
 }
 
+// An address that changes while the one before is dialled is not missed.
+func TestPeerMovesDuringDial(t *testing.T) {
+	fabricTest(t, func(t *testing.T, f *fabric, a, b *station) {
+		var dialed []string
+		f.mu.Lock()
+		f.at["elsewhere"], f.at["there"] = b, b
+		f.dialed = func(addr string) {
+			dialed = append(dialed, addr)
+			a.SetPeers(map[string]string{"b": "there"})
+		}
+		f.mu.Unlock()
+		a.SetPeers(map[string]string{"b": "elsewhere"})
+		elapse(beatInterval)
+		if !slices.Equal(dialed, []string{"elsewhere", "there"}) || !a.peer("b").Connected {
+			t.Errorf("dialled %q, %+v", dialed, a.peer("b"))
+		}
+		f.mu.Lock()
+		delete(f.at, "elsewhere") // it is to be stopped once
+		delete(f.at, "there")
+		f.mu.Unlock()
+	})
+}
+
 // stranger speaks the protocol with a by hand.
 type stranger struct {
 	t    *testing.T

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/node/replica"
@@ -295,12 +294,4 @@ func splitFrame(f replica.Frame, limit int) (head, rest replica.Frame) {
 	head, rest = f, f
 	head.Messages, rest.Messages = f.Messages[:n], f.Messages[n:]
 	return head, rest
-}
-
-// saturate makes an age that came off the wire one that can be computed with.
-func saturate(d time.Duration) time.Duration {
-	if d < 0 {
-		return math.MaxInt64
-	}
-	return d
 }

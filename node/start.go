@@ -13,6 +13,10 @@ import (
 // formEvery is how often a node looks whether its cluster has its shards.
 const formEvery = 100 * time.Millisecond
 
+// joinAttempts is how often a joiner asks to be admitted before it gives up: once for each other one that may join at the same
+// time, and then some.
+const joinAttempts = 20
+
 // openControl starts this node's etcd member and returns when it can serve.
 func (n *Node) openControl(ctx context.Context) (err error) {
 	ident := n.dir.Ident()
@@ -20,13 +24,13 @@ func (n *Node) openControl(ctx context.Context) (err error) {
 		Dir: n.dir.EtcdDir(), Name: control.MemberName(n.cfg.Name, ident.StoreUUID), Token: ident.ClusterID,
 		ClientSocket: n.cfg.EtcdSocket, Logger: n.logger,
 	}
-	if n.inner != nil {
+	if n.inner == nil {
+		n.etcd, err = control.OpenServer(ctx, cfg)
+	} else {
 		cfg.PeerURL, cfg.TLS = peerURL(n.cfg.clusterAddr()), n.dir.TLSFiles()
-		if err := n.admit(ctx, &cfg); err != nil {
-			return err
-		}
+		n.etcd, err = n.openMember(ctx, cfg)
 	}
-	if n.etcd, err = control.OpenServer(ctx, cfg); err != nil {
+	if err != nil {
 		return err
 	}
 	n.parts.start("etcd", n.etcd.Run)
@@ -40,6 +44,28 @@ func (n *Node) openControl(ctx context.Context) (err error) {
 	}
 	n.member.Store(true)
 	return nil
+}
+
+// openMember starts the member of a node that is one of several. What a joiner was told of the others is out of date when
+// another one has joined meanwhile: etcd refuses that, nothing has begun, and the node asks again.
+func (n *Node) openMember(ctx context.Context, cfg control.ServerConfig) (*control.Server, error) {
+	for attempt := 1; ; attempt++ {
+		if err := n.admit(ctx, &cfg); err != nil {
+			return nil, err
+		}
+		server, err := control.OpenServer(ctx, cfg)
+		if err == nil {
+			return server, nil
+		}
+		holds, holdsErr := control.HoldsMember(cfg.Dir)
+		if holdsErr != nil || holds || cfg.InitialCluster == "" || attempt == joinAttempts {
+			return nil, errors.Join(err, holdsErr)
+		}
+		n.logger.Debug("member not started, asking to join again", "error", err)
+		if err := pause(ctx, probeEvery); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // admit passes the start gate, if the node has no member yet.

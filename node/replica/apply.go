@@ -126,8 +126,7 @@ func (c *Core) applyConfChange(r *replica, e *raftpb.Entry) error {
 		return fmt.Errorf("decode configuration change: %w", err)
 	}
 	r.noteConf(r.node.ApplyConfChange(change), change.AsV2().GetContext())
-	// Not through the recorder: the row holds the own id, and the chain must be the same on every replica.
-	r.rows.Set([]byte{fsm.KindConfState}, encodeIdentity(identity{id: r.id, conf: r.conf, gen: r.gen}))
+	r.identityMoved = true
 	return nil
 }
 

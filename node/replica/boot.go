@@ -25,8 +25,7 @@ type ReplicaState struct {
 	Shard uint32
 	// ID is the replica's own id in its group, never reused.
 	ID uint64
-	// Stores names the stores of the group's other replicas by their ids. Frames for a replica that is not in it are
-	// dropped. Filled in by the caller.
+	// Stores names the stores of the group's replicas by their ids, as far as they were known when it ran last; see Core.Want.
 	Stores map[uint64]string
 
 	conf    *raftpb.ConfState
@@ -99,7 +98,7 @@ func Load(engine store.Engine, shard uint32) (s ReplicaState, ok bool, err error
 	if self.id < next {
 		return ReplicaState{}, false, sweep(engine, shard)
 	}
-	s = ReplicaState{Shard: shard, ID: self.id, conf: self.conf, gen: self.gen}
+	s = ReplicaState{Shard: shard, ID: self.id, conf: self.conf, gen: self.gen, Stores: self.stores}
 	if s.hard, err = loadRow(engine, shard, fsm.KindHardState, decodeHardState); err != nil {
 		return ReplicaState{}, false, fmt.Errorf("hard state: %w", err)
 	}

@@ -147,10 +147,6 @@ func (c *cluster) start(m *member) error {
 		if err := c.checks.loaded(m, &states[i]); err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
-		states[i].Stores = map[uint64]string{}
-		for _, p := range c.plane.shards[states[i].Shard].wanted.Replicas {
-			states[i].Stores[p.ID] = p.Store
-		}
 	}
 	cfg := testConfig(m.name)
 	cfg.Faults, cfg.LogBytes = c.faults, c.logBytes

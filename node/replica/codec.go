@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -42,6 +44,8 @@ type identity struct {
 	// gen is the highest generation of the control plane's wishes that made the replica or changed its configuration; 0: the
 	// first.
 	gen uint64
+	// stores are where the group's replicas are, as far as known.
+	stores map[uint64]string
 }
 
 func encodeHardState(h hardState) []byte {
@@ -90,10 +94,15 @@ func encodeIdentity(i identity) []byte {
 		}
 	}
 	b = appendBool(b, i.conf.GetAutoLeave())
-	if i.gen == 0 {
+	if i.gen == 0 && len(i.stores) == 0 {
 		return b
 	}
-	return binary.AppendUvarint(b, i.gen)
+	b = binary.AppendUvarint(b, i.gen)
+	b = binary.AppendUvarint(b, uint64(len(i.stores)))
+	for _, id := range slices.Sorted(maps.Keys(i.stores)) {
+		b = appendBytes(binary.AppendUvarint(b, id), []byte(i.stores[id]))
+	}
+	return b
 }
 
 func decodeIdentity(row []byte) (identity, error) {
@@ -105,10 +114,21 @@ func decodeIdentity(row []byte) (identity, error) {
 		}
 	}
 	i.conf.AutoLeave = new(r.bool())
-	if len(r.rest) > 0 {
-		if i.gen = r.uvarint(); i.gen == 0 {
-			r.fail(errors.New("generation is 0"))
+	if len(r.rest) == 0 {
+		return i, r.finish()
+	}
+	i.gen = r.uvarint()
+	i.stores = make(map[uint64]string)
+	last := uint64(0)
+	for n := r.count(); n > 0 && r.err == nil; n-- {
+		id := r.uvarint()
+		if id <= last {
+			r.fail(fmt.Errorf("replica %d does not come after %d", id, last))
 		}
+		i.stores[id], last = string(r.bytes()), id
+	}
+	if i.gen == 0 && len(i.stores) == 0 {
+		r.fail(errors.New("generation and stores are empty"))
 	}
 	return i, r.finish()
 }

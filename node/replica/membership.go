@@ -2,6 +2,7 @@ package replica
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 
 	"go.etcd.io/raft/v3"
@@ -79,7 +80,8 @@ func (c *Core) Want(shard uint32, w Wanted) {
 	c.touch(r)
 }
 
-// learnStores notes where replicas are, and forgets those that are neither wanted nor in the configuration.
+// learnStores notes where replicas are, and forgets those that are neither placed nor in the configuration. It stands on
+// disk: after a restart a group must find together also when the control plane is away, or wants something else already.
 func (r *replica) learnStores(placed []Placed) {
 	stores := make(map[uint64]string, len(placed))
 	for id, store := range r.stores {
@@ -90,7 +92,9 @@ func (r *replica) learnStores(placed []Placed) {
 	for _, p := range placed {
 		stores[p.ID] = p.Store
 	}
-	r.stores = stores
+	if !maps.Equal(stores, r.stores) {
+		r.stores, r.identityMoved = stores, true
+	}
 }
 
 // votes says whether the replica is a voter of its group as far as it knows.

@@ -45,6 +45,8 @@ type replica struct {
 	gone bool
 	// appliedMoved says that the applied index is to be written with this turn.
 	appliedMoved bool
+	// identityMoved says the same of the identity: configuration, generation and stores.
+	identityMoved bool
 
 	soft raft.SoftState
 	// lead is the leadership raft gave this replica, nil if none.
@@ -196,6 +198,13 @@ func (c *Core) drive(r *replica, w *write) error {
 	c.refuseUnwanted(r)
 	if r.installing == nil && r.node.HasReady() {
 		c.touch(r)
+	}
+	// While a snapshot is installed nothing is written into its span, but what belongs to an applied index goes with it.
+	if r.identityMoved && (r.installing == nil || r.appliedMoved) {
+		r.identityMoved = false
+		// Not through the recorder: the row holds the own id, and the chain must be the same on every replica.
+		own := identity{id: r.id, conf: r.conf, gen: r.gen, stores: r.stores}
+		r.rows.Set([]byte{fsm.KindConfState}, encodeIdentity(own))
 	}
 	if r.appliedMoved {
 		r.appliedMoved = false

@@ -159,6 +159,8 @@ func (c *Core) resume(shard uint32) error {
 	r.log.reset(got.applied.position)
 	r.applied, r.gen = got.applied, max(r.gen, got.gen)
 	r.noteConf(got.conf, nil)
+	r.learnStores(got.placed(r.stores))
+	r.identityMoved = true
 	r.hard.commit = max(r.hard.commit, got.applied.index)
 	r.rows.Forget()
 	if err := r.openMachine(c); err != nil {
@@ -167,6 +169,18 @@ func (c *Core) resume(shard uint32) error {
 	c.counters.SnapshotsInstalled++
 	c.touch(r)
 	return nil
+}
+
+// placed are the sender's replicas of which this store does not know better where they are.
+func (r *Received) placed(known map[uint64]string) []Placed {
+	var placed []Placed
+	for id, at := range r.stores {
+		if own, ok := known[id]; ok {
+			at = own
+		}
+		placed = append(placed, Placed{ID: id, Store: at})
+	}
+	return placed
 }
 
 // reset makes the log empty behind a position.

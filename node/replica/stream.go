@@ -31,6 +31,7 @@ type Received struct {
 	applied        appliedState
 	conf           *raftpb.ConfState
 	gen            uint64
+	stores         map[uint64]string
 	rows           store.Import
 }
 
@@ -146,7 +147,7 @@ func decodeSnapshotHeader(b []byte) (got Received, err error) {
 	if err != nil {
 		return got, fmt.Errorf("configuration: %w", err)
 	}
-	got.conf, got.gen = sender.conf, sender.gen
+	got.conf, got.gen, got.stores = sender.conf, sender.gen, sender.stores
 	switch {
 	case got.applied.index == 0:
 		return got, errors.New("it was taken of an empty replica")
@@ -183,7 +184,7 @@ func ReadSnapshot(r io.Reader, engine store.Engine, self func(shard uint32) (id 
 
 // fill writes the receiver's own rows, which sort before those of the state, and then the state's.
 func (r *Received) fill(in *blockReader) error {
-	own := identity{id: r.to, conf: r.conf, gen: r.gen}
+	own := identity{id: r.to, conf: r.conf, gen: r.gen, stores: r.stores}
 	for _, row := range []struct {
 		kind  byte
 		value []byte

@@ -25,8 +25,9 @@ const (
 
 // EtcdConfig is what a plane over etcd needs.
 type EtcdConfig struct {
-	// Server is the etcd member in this process; it must outlive the plane. Required.
+	// Server is the etcd member in this process, or Remote what others have; it must outlive the plane. One is required.
 	Server *Server
+	Remote *Remote
 	// Logger is required.
 	Logger *slog.Logger
 	// LeaseTTL of the store's lease, whole seconds; 0: DefaultLeaseTTL.
@@ -35,9 +36,11 @@ type EtcdConfig struct {
 
 // Etcd is the control plane over etcd; it implements Plane.
 type Etcd struct {
-	client  *clientv3.Client
-	log     *slog.Logger
-	quota   int64
+	client *clientv3.Client
+	log    *slog.Logger
+	quota  int64
+	// remote: the client is not of a member in this process.
+	remote  bool
 	session session
 	office  office
 }
@@ -50,14 +53,19 @@ func NewEtcd(cfg EtcdConfig) (*Etcd, error) {
 		cfg.LeaseTTL = DefaultLeaseTTL
 	}
 	switch {
-	case cfg.Server == nil:
-		return nil, errors.New("open control plane: Server is nil")
+	case (cfg.Server == nil) == (cfg.Remote == nil):
+		return nil, errors.New("open control plane: one of Server and Remote is required")
 	case cfg.Logger == nil:
 		return nil, errors.New("open control plane: Logger is nil")
 	case cfg.LeaseTTL < time.Second || cfg.LeaseTTL%time.Second != 0:
 		return nil, fmt.Errorf("open control plane: LeaseTTL is %s, must be whole seconds", cfg.LeaseTTL)
 	}
-	p := &Etcd{client: cfg.Server.Client(), log: cfg.Logger, quota: cfg.Server.quota}
+	p := &Etcd{log: cfg.Logger}
+	if cfg.Server != nil {
+		p.client, p.quota = cfg.Server.Client(), cfg.Server.quota
+	} else {
+		p.client, p.remote = cfg.Remote.client, true
+	}
 	p.session.ttl = cfg.LeaseTTL
 	p.office = office{wake: make(chan struct{}, 1), changed: make(chan struct{})}
 	return p, nil
@@ -197,12 +205,16 @@ func (p *Etcd) Health(ctx context.Context) Health {
 		h.Alarms = append(h.Alarms, err.Error())
 		return h
 	}
+	h.Quorum = true
+	if p.remote {
+		h.Leader = "remote" // sizes and alarms are told by the members
+		return h
+	}
 	status, err := p.client.Status(ctx, "")
 	if err != nil {
 		h.Alarms = append(h.Alarms, err.Error())
 		return h
 	}
-	h.Quorum = true
 	h.DBBytes, h.DBInUseBytes = status.DbSize, status.DbSizeInUse
 	h.Alarms = append(h.Alarms, status.Errors...)
 	if status.Leader != 0 {

@@ -54,7 +54,8 @@ func (f *follower) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	changes := f.p.client.Watch(ctx, f.prefix,
+	// A remote member that is cut off would let the watch live and say nothing.
+	changes := f.p.client.Watch(clientv3.WithRequireLeader(ctx), f.prefix,
 		clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
 	silence := time.NewTimer(watchSilence)
 	defer silence.Stop()

@@ -69,12 +69,17 @@ func checkPeerURL(text string) error {
 	return nil
 }
 
-// PeerHandler serves what other members ask of this one: etcd's peer protocol, at /raft, /members, /leases, /version,
-// /downgrade and /lease/internal. It is to be served, to nodes only, from before Ready until after Close. Its streams last
-// as long as the members do: the server of it must set neither a ReadTimeout nor a WriteTimeout.
+// PeerHandler serves what other members ask of this one, etcd's peer protocol, at /raft, /members, /leases, /version and
+// /downgrade; and over HTTP/2 what a Remote asks, etcd's own API. It is to be served, to nodes only, from before Ready until
+// after Close. Its streams last as long as the members do: the server of it must set neither a ReadTimeout nor a
+// WriteTimeout.
 func (s *Server) PeerHandler() http.Handler {
 	peers := etcdhttp.NewPeerHandler(s.etcd.GetLogger(), s.etcd.Server)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+			s.api.ServeHTTP(w, r)
+			return
+		}
 		timed := &peerWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 		timed.extend()
 		peers.ServeHTTP(timed, r)

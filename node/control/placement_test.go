@@ -134,7 +134,7 @@ func TestStoresAreListedWithWhatIsWantedOfThem(t *testing.T) {
 }
 
 func TestOneStoreAtATimeIsTheController(t *testing.T) {
-	both(t, func(t *testing.T, c cluster) {
+	everywhere(t, func(t *testing.T, c cluster) {
 		a, b := bootstrapped(t, c, "a"), openRegistered(t, c, "b")
 		running(t, b.Run)
 		first := controller(t, a)
@@ -250,7 +250,7 @@ func wantGen(t *testing.T, err error, want *GenError) {
 }
 
 func TestAnOlderEpochNeverOverwritesWhatANewerOneTold(t *testing.T) {
-	both(t, func(t *testing.T, c cluster) {
+	everywhere(t, func(t *testing.T, c cluster) {
 		p := bootstrapped(t, c, "a")
 		told := make(chan Actual, 1000)
 		running(t, func(ctx context.Context) error {

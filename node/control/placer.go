@@ -140,7 +140,7 @@ func (p *placer) settled(s Shard) bool {
 func (p *placer) stuck(s Shard) bool {
 	a, published := p.v.Actual[s.ID]
 	return published && a.Gen < s.Gen && slices.ContainsFunc(s.Replicas, func(r Replica) bool {
-		return p.lost(r.Store) && !slices.Contains(a.Voters, r)
+		return p.lost(r.Store) && !slices.ContainsFunc(a.Voters, func(v Replica) bool { return v.RID == r.RID })
 	})
 }
 

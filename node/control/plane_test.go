@@ -37,6 +37,15 @@ func both(t *testing.T, spec func(t *testing.T, c cluster)) {
 	})
 }
 
+// everywhere runs a specification over etcd once more as a node without a member has it.
+func everywhere(t *testing.T, spec func(t *testing.T, c cluster)) {
+	both(t, spec)
+	t.Run("remote", func(t *testing.T) {
+		t.Parallel()
+		spec(t, remoteCluster(t))
+	})
+}
+
 func memoryCluster() cluster {
 	m := NewMemory()
 	return cluster{
@@ -54,8 +63,32 @@ func memoryCluster() cluster {
 
 func etcdCluster(t *testing.T) cluster {
 	server := startServer(t, ServerConfig{Dir: t.TempDir()})
+	return clusterOf(server, func(t *testing.T) Plane { return openEtcd(t, server) })
+}
+
+func remoteCluster(t *testing.T) cluster {
+	n := newNode(t, "n1", "11111111-a")
+	n.start("")
+	return clusterOf(n.server, func(t *testing.T) Plane { return openRemote(t, n) })
+}
+
+func openRemote(t *testing.T, nodes ...*node) *Etcd {
+	t.Helper()
+	cfg := RemoteConfig{TLS: testTLS(), Logger: slog.New(slog.DiscardHandler)}
+	for _, n := range nodes {
+		cfg.Endpoints = append(cfg.Endpoints, n.url())
+	}
+	remote, err := OpenRemote(cfg)
+	must(t, err)
+	t.Cleanup(remote.Close)
+	p, err := NewEtcd(EtcdConfig{Remote: remote, Logger: cfg.Logger})
+	must(t, err)
+	return p
+}
+
+func clusterOf(server *Server, open func(t *testing.T) Plane) cluster {
 	return cluster{
-		open: func(t *testing.T) Plane { return openEtcd(t, server) },
+		open: open,
 		plant: func(t *testing.T, r LeaderRecord) {
 			_, err := server.Client().Put(t.Context(), shardKey(keyLeaders, r.Shard), r.encode())
 			must(t, err)
@@ -307,7 +340,7 @@ func TestLeaderEpochsOnlyGrow(t *testing.T) {
 }
 
 func TestManyLeadersAreAcquiredAtOnceInOrder(t *testing.T) {
-	both(t, func(t *testing.T, c cluster) {
+	everywhere(t, func(t *testing.T, c cluster) {
 		p := openRegistered(t, c, "a")
 		c.plant(t, LeaderRecord{Shard: 130, Epoch: 99, Store: "b", Addr: "b:1"})
 		var claims []LeaderClaim
@@ -332,7 +365,7 @@ func TestLeadersNeedARegisteredStore(t *testing.T) {
 }
 
 func TestWatchTellsWhatStandsAndThenEveryChange(t *testing.T) {
-	both(t, func(t *testing.T, c cluster) {
+	everywhere(t, func(t *testing.T, c cluster) {
 		a := openRegistered(t, c, "a")
 		_, err := a.AcquireLeaders(t.Context(), []LeaderClaim{{Shard: 1, Epoch: 6}})
 		must(t, err)
@@ -351,7 +384,7 @@ func TestWatchTellsWhatStandsAndThenEveryChange(t *testing.T) {
 }
 
 func TestALapsedLeaseComesBackWithABeatOnly(t *testing.T) {
-	both(t, func(t *testing.T, c cluster) {
+	everywhere(t, func(t *testing.T, c cluster) {
 		p := openRegistered(t, c, "a")
 		running(t, p.Run)
 		told := make(chan LeaderRecord, 100)
@@ -526,7 +559,7 @@ func TestSettingsAreWatched(t *testing.T) {
 }
 
 func TestHealthOfAWorkingPlane(t *testing.T) {
-	both(t, func(t *testing.T, c cluster) {
+	everywhere(t, func(t *testing.T, c cluster) {
 		p := c.open(t)
 		h := p.Health(t.Context())
 		equal(t, h.Quorum, true)
@@ -540,7 +573,7 @@ func TestHealthOfAWorkingPlane(t *testing.T) {
 }
 
 func TestARequestEndsWithItsContext(t *testing.T) {
-	both(t, func(t *testing.T, c cluster) {
+	everywhere(t, func(t *testing.T, c cluster) {
 		p := openRegistered(t, c, "a")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -7,6 +7,7 @@ import (
 	"expvar"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -114,6 +116,11 @@ type Server struct {
 	cfg    ServerConfig
 	etcd   *embed.Etcd
 	client *clientv3.Client
+	// api is etcd's own, for nodes without a member.
+	api interface {
+		http.Handler
+		Stop()
+	}
 	quota  int64
 	close  sync.Once
 	closed chan struct{}
@@ -165,7 +172,7 @@ func OpenServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 
 func newServer(cfg ServerConfig, etcd *embed.Etcd) *Server {
 	return &Server{
-		cfg: cfg, etcd: etcd, client: v3client.New(etcd.Server), quota: cfg.QuotaBytes,
+		cfg: cfg, etcd: etcd, client: v3client.New(etcd.Server), api: v3rpc.Server(etcd.Server, nil, nil), quota: cfg.QuotaBytes,
 		closed: make(chan struct{}), admission: make(chan struct{}, 1),
 	}
 }
@@ -305,6 +312,7 @@ func (s *Server) Close() {
 		close(s.closed)
 		// The client's only error is that it was cancelled, which is how it closes.
 		_ = s.client.Close()
+		s.api.Stop()
 		s.etcd.Close()
 	})
 }

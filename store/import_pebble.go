@@ -120,9 +120,9 @@ func (i *pebbleImport) Abort() error {
 }
 
 // Install cuts the old rows out of the tables that hold them and takes the new tables in, as one edit of the database.
-// Where memtables hold rows of the span, Pebble queues that edit behind them, in a log file of its own; concurrent commits
-// wait for two changes of the log file then, and for one sync of the manifest otherwise. Iterators that are open keep the
-// old rows, snapshots lose them: see replaced.
+// Commits that come meanwhile wait: for a sync of the manifest; where memtables hold rows of the span, for two changes of
+// the log file instead, as Pebble then queues the edit behind them in a log file of its own; and where as many memtables
+// wait as may, for their flush. Iterators that are open keep the old rows, snapshots lose them: see replaced.
 func (p *Pebble) Install(im Import) error {
 	i := im.(*pebbleImport)
 	if err := p.failed(); err != nil {

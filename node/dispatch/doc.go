@@ -23,4 +23,12 @@
 // a token bucket: under load what arrives meanwhile gathers into larger rounds, so that entries per second stay few. What
 // a poll may get from a round is reserved beforehand and what was not granted is returned, so that it never gets more
 // than it asked for.
+//
+// # Other nodes
+//
+// A poll that waits here may be filled by what other nodes lead: Interest names its queues, and package node takes them
+// there. From there comes a hint, and somebody polls that node without a wait. The same the other way round: SetInterest
+// says for what polls wait elsewhere, and as long as a queue has something that no poll here takes, Config.Hint tells
+// those nodes, first at once and then now and then, because hints, and polls that they bring, may be lost. Due timers wait
+// for such a poll like for one that is about here. All of it says who may come, never who gets what.
 package dispatch

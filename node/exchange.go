@@ -114,7 +114,7 @@ func (n *Node) health() peer.Health {
 	h.ClockMS, h.ClockOK = n.guard.Now(), n.guard.MayFire()
 	h.SyncAge = n.host.SyncAge()
 	if asked := n.aliveAsked.Load(); asked != 0 {
-		h.TurnAge = time.Since(time.Unix(0, asked))
+		h.TurnAge = time.Since(n.started) - time.Duration(asked)
 	}
 	return h
 }
@@ -124,7 +124,7 @@ func (n *Node) watchLoop(ctx context.Context) error {
 	tick := time.NewTicker(aliveEvery)
 	defer tick.Stop()
 	for {
-		n.aliveAsked.Store(time.Now().UnixNano())
+		n.aliveAsked.Store(int64(time.Since(n.started)))
 		if err := n.host.Alive(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}

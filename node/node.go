@@ -80,7 +80,8 @@ type Node struct {
 	interestGrown chan struct{}
 	snapshots     chan snapshotJob
 	receiving     chan struct{}
-	// aliveAsked is when the replicas' loop was asked whether it comes round, 0 if it has answered.
+	// aliveAsked is when the replicas' loop was asked whether it comes round, since started and monotonic; 0 if it has
+	// answered.
 	aliveAsked atomic.Int64
 }
 
@@ -198,6 +199,11 @@ func (n *Node) serve(serving context.Context) {
 	n.serving.Store(true)
 	if n.inner != nil {
 		n.inner.local.Store(&local{n.host, n.dispatcher})
+		for _, p := range n.inner.transport.Peers() { // what was noticed before there was anybody to tell
+			if p.Suspect {
+				n.suspect(p.Store, true)
+			}
+		}
 		n.parts.start("leases of other nodes", n.poller.Run)
 		n.parts.start("interest", n.tellInterest)
 		n.parts.start("loop's age", n.watchLoop)

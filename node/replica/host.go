@@ -68,8 +68,9 @@ type Host struct {
 	durable chan synced
 	// imports are received snapshots to be installed or aborted.
 	imports chan importJob
-	// syncing is since when a sync is awaited, 0: none is.
+	// syncing is since when a sync is awaited, counted from began on the monotonic clock; 0: none is.
 	syncing atomic.Int64
+	began   time.Time
 	ticker  *time.Ticker
 	// stagger fires when the next replica in line may stand for election.
 	stagger *time.Timer
@@ -100,7 +101,7 @@ func NewHost(cfg HostConfig, engine store.Engine, replicas []ReplicaState) (*Hos
 	h := &Host{
 		cfg: cfg, core: core, mail: newMailbox(), statuses: make(map[uint32]Status, len(core.all)),
 		syncs: make(chan Turn, maxTurnsInFlight), durable: make(chan synced, maxTurnsInFlight),
-		imports: make(chan importJob, maxImportJobs),
+		imports: make(chan importJob, maxImportJobs), began: time.Now(),
 	}
 	for _, r := range core.all {
 		h.statuses[r.shard] = core.statusOf(r)
@@ -187,7 +188,7 @@ func (h *Host) Receive(f Frame) {
 	if f.To != h.cfg.Store {
 		return
 	}
-	h.mail.call(func(c *Core) {
+	h.mail.frame(func(c *Core) {
 		for _, m := range f.Messages {
 			c.Step(f.From, m)
 		}
@@ -259,14 +260,14 @@ func (h *Host) SyncAge() time.Duration {
 	if since == 0 {
 		return 0
 	}
-	return time.Since(time.Unix(0, since))
+	return time.Since(h.began) - time.Duration(since)
 }
 
 // waitForSyncs waits for one turn after the other, in their order. Its errors go to the loop, which reports them.
 func (h *Host) waitForSyncs() error {
 	for turn := range h.syncs {
 		began := time.Now()
-		h.syncing.Store(began.UnixNano())
+		h.syncing.Store(int64(began.Sub(h.began)) + 1)
 		err := turn.Wait()
 		h.syncing.Store(0)
 		if h.cfg.Hooks.Sync != nil {

@@ -5,6 +5,10 @@ import "sync"
 // maxMailBytes bounds the commands other goroutines have handed over and the loop has not yet taken in.
 const maxMailBytes = 64 << 20
 
+// maxMailFrames bounds the frames that wait for the loop, each of at most a few hundred KiB: a loop that stands still must
+// not pile them up.
+const maxMailFrames = 1024
+
 // mailbox carries inputs from other goroutines to the loop.
 type mailbox struct {
 	// wake holds a token while there may be mail.
@@ -15,6 +19,8 @@ type mailbox struct {
 	proposals []Proposal
 	bytes     int
 	calls     []func(*Core)
+	// frames counts those of calls that bring frames of peers.
+	frames int
 	// spare slices are what the loop has emptied.
 	spareProposals []Proposal
 	spareCalls     []func(*Core)
@@ -42,6 +48,18 @@ func (m *mailbox) propose(ps ...Proposal) bool {
 	return true
 }
 
+// frame is call for a peer's frame, which may be lost: it is, while maxMailFrames wait.
+func (m *mailbox) frame(fn func(*Core)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.frames == maxMailFrames {
+		return
+	}
+	m.frames++
+	m.calls = append(m.calls, fn)
+	m.signal()
+}
+
 // call is false once the mailbox is closed.
 func (m *mailbox) call(fn func(*Core)) bool {
 	m.mu.Lock()
@@ -66,6 +84,7 @@ func (m *mailbox) drain(core *Core) {
 	m.mu.Lock()
 	proposals, calls := m.proposals, m.calls
 	m.proposals, m.calls, m.bytes = m.spareProposals, m.spareCalls, 0
+	m.frames = 0
 	m.spareProposals, m.spareCalls = nil, nil
 	m.mu.Unlock()
 	for _, p := range proposals {

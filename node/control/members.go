@@ -93,13 +93,19 @@ func (s *Server) members(from []*membership.Member) []Member {
 	leader := s.etcd.Server.Leader()
 	members := make([]Member, 0, len(from))
 	for _, m := range from {
-		one := Member{ID: uint64(m.ID), Name: m.Name, Learner: m.IsLearner, Started: len(m.ClientURLs) > 0, Leader: m.ID == leader}
-		if len(m.PeerURLs) > 0 {
-			one.PeerURL = m.PeerURLs[0]
-		}
+		one := memberOf(m)
+		one.Leader = m.ID == leader
 		members = append(members, one)
 	}
 	return members
+}
+
+func memberOf(m *membership.Member) Member {
+	one := Member{ID: uint64(m.ID), Name: m.Name, Learner: m.IsLearner, Started: len(m.ClientURLs) > 0}
+	if len(m.PeerURLs) > 0 {
+		one.PeerURL = m.PeerURLs[0]
+	}
+	return one
 }
 
 // MemberID is this member's own.

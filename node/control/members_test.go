@@ -239,6 +239,7 @@ func TestTheLivesOfThreeMembers(t *testing.T) {
 	oldID := n2.server.MemberID()
 	equal(t, voters(t, n2), []string{"n1-11111111"})
 	equal(t, n2.get("/first"), "1")
+	n2.isOfFullUse()
 	stale := n3.admitted(n1).InitialCluster
 	equal(t, n3.admitted(n2).InitialCluster, stale)
 	n3.start(stale)
@@ -269,6 +270,34 @@ func TestTheLivesOfThreeMembers(t *testing.T) {
 	wantError(t, next(t, stopped), ErrRemoved)
 	equal(t, voters(t, n2), []string{"n2-2b2b2b2b"})
 	equal(t, n2.get("/third"), "3")
+}
+
+// isOfFullUse checks that the plane works over a member that does not vote or lead: its lease, leader leases, a term, a watch.
+func (n *node) isOfFullUse() {
+	t := n.t
+	p := openEtcd(t, n.server)
+	_, err := p.Register(t.Context(), store("b", 1))
+	must(t, err)
+	lease := p.session.current()
+	p.renew(t.Context())
+	equal(t, p.session.current(), lease)
+	equal(t, p.Health(t.Context()).LeaseLive, true)
+	told := make(chan LeaderRecord, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	go func() { done <- p.Run(ctx) }()
+	go func() { done <- p.WatchLeaders(ctx, func(r LeaderRecord) { told <- r }) }()
+	grants, err := p.AcquireLeaders(t.Context(), []LeaderClaim{{1, 6}})
+	must(t, err)
+	equal(t, grants[0].Held, true)
+	equal(t, next(t, told), LeaderRecord{Shard: 1, Epoch: 6, Store: "b", Addr: "b:7070"})
+	term, err := p.Campaign(t.Context())
+	must(t, err)
+	must(t, p.SetStoreState(t.Context(), term, "b", StoreDraining))
+	must(t, p.Resign(t.Context(), term))
+	cancel()
+	<-done
+	<-done
 }
 
 // losesItsDisk checks that a node without its disk never starts under its old id, and makes it a new member.
@@ -340,5 +369,29 @@ func TestAMessageForAPredecessorIsNotAnsweredAsToARemovedMember(t *testing.T) {
 	n.start("")
 	if status := postRaft(t, n, n.server.MemberID(), 4711); status < 500 {
 		t.Errorf("status is %d", status)
+	}
+}
+
+// Two nodes that ask at the same time each start with a list of members that may lack the other.
+func TestNodesThatJoinAtTheSameTimeBothGetIn(t *testing.T) {
+	t.Parallel()
+	n1, n2, n3 := newNode(t, "n1", "11111111-a"), newNode(t, "n2", "22222222-a"), newNode(t, "n3", "33333333-a")
+	n1.start("")
+	second := n2.admitted(n1)
+	third := n3.admitted(n1)
+	n2.start(second.InitialCluster)
+	n3.start(third.InitialCluster)
+	becomeVoters(t, n2, n3)
+	equal(t, len(voters(t, n1)), 3)
+	// All three at once after a stop: nobody can be ready before the others serve their peers.
+	for _, n := range []*node{n1, n2, n3} {
+		n.stop()
+	}
+	for _, n := range []*node{n1, n2, n3} {
+		n.open("")
+	}
+	for _, n := range []*node{n1, n2, n3} {
+		must(t, n.server.Ready(t.Context()))
+		must(t, n.server.EnsureVoter(t.Context()))
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -174,22 +173,17 @@ func (c ServerConfig) peerClient() (*http.Client, error) {
 	return &http.Client{Transport: rt, Timeout: peerCallTimeout}, nil
 }
 
-// checkAdmitted asks the members whom an empty directory is about to join whether they wait for it: its address must be
-// that of a learner of its name that has never started. etcd itself would take any member's place at that address.
-func (c ServerConfig) checkAdmitted(ctx context.Context) error {
-	if c.InitialCluster == "" {
-		return nil
-	}
-	if holds, err := HoldsMember(c.Dir); err != nil || holds {
-		return err
-	}
+// admitted asks the members whom an empty directory is about to join whether they wait for it: its address must be that of
+// a learner of its name that has never started. etcd itself would take any member's place at that address. The answer is
+// the initial cluster as it is by now: etcd refuses one in which a member is missing that was admitted meanwhile.
+func (c ServerConfig) admitted(ctx context.Context) (string, error) {
 	cluster, err := types.NewURLsMap(c.InitialCluster)
 	if err != nil {
-		return fmt.Errorf("parse InitialCluster: %w", err)
+		return "", fmt.Errorf("parse InitialCluster: %w", err)
 	}
 	client, err := c.peerClient()
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer client.CloseIdleConnections()
 	var refusals []error
@@ -202,30 +196,31 @@ func (c ServerConfig) checkAdmitted(ctx context.Context) error {
 			err = c.findAdmitted(members)
 		}
 		if err == nil {
-			return nil
+			return initialCluster(members), nil
 		}
 		refusals = append(refusals, fmt.Errorf("%s: %w", peer, err))
 	}
 	if len(refusals) == 0 {
-		return fmt.Errorf("%w: InitialCluster names no other member", ErrNotAdmitted)
+		return "", fmt.Errorf("%w: InitialCluster names no other member", ErrNotAdmitted)
 	}
-	return errors.Join(refusals...)
+	return "", errors.Join(refusals...)
 }
 
-func (c ServerConfig) findAdmitted(members []*membership.Member) error {
+func (c ServerConfig) findAdmitted(members []Member) error {
 	for _, m := range members {
-		if slices.Contains(m.PeerURLs, c.PeerURL) {
-			if m.Name == c.Name && m.IsLearner && len(m.ClientURLs) == 0 {
-				return nil
-			}
-			return fmt.Errorf("%w: %s is that of member %s %q, which has started before or is another",
-				ErrNotAdmitted, c.PeerURL, m.ID, m.Name)
+		if m.PeerURL != c.PeerURL {
+			continue
 		}
+		if m.Name == c.Name && m.Learner && !m.Started {
+			return nil
+		}
+		return fmt.Errorf("%w: %s is that of member %x %q, which has started before or is another",
+			ErrNotAdmitted, c.PeerURL, m.ID, m.Name)
 	}
 	return fmt.Errorf("%w: no member has the address %s", ErrNotAdmitted, c.PeerURL)
 }
 
-func askMembers(ctx context.Context, client *http.Client, peer string) ([]*membership.Member, error) {
+func askMembers(ctx context.Context, client *http.Client, peer string) ([]Member, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, peer+"/members", nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask for members: %w", err)
@@ -238,9 +233,13 @@ func askMembers(ctx context.Context, client *http.Client, peer string) ([]*membe
 	if response.StatusCode != http.StatusOK {
 		return nil, errors.New("ask for members: status " + strconv.Itoa(response.StatusCode))
 	}
-	var members []*membership.Member
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxPeerAnswer)).Decode(&members); err != nil {
+	var answer []*membership.Member
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxPeerAnswer)).Decode(&answer); err != nil {
 		return nil, fmt.Errorf("decode members: %w", err)
+	}
+	members := make([]Member, 0, len(answer))
+	for _, m := range answer {
+		members = append(members, memberOf(m))
 	}
 	return members, nil
 }

@@ -142,9 +142,9 @@ func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 }
 
 // OpenServer starts etcd on cfg.Dir and does not wait until it can serve: with other members that takes a majority, which
-// takes that PeerHandler is served. A first start makes a new cluster of one member, or joins with cfg.InitialCluster;
-// later ones go by what the directory says. A write that fails ends the process, as etcd cannot vouch for its data then.
-// Errors: ErrNotAdmitted.
+// takes that PeerHandler is served. A first start makes a new cluster of one member, or joins with cfg.InitialCluster, and
+// if that fails, also because others joined meanwhile, has to ask for admission again; later ones go by what the directory
+// says. A write that fails ends the process, as etcd cannot vouch for its data then. Errors: ErrNotAdmitted.
 func OpenServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -152,14 +152,18 @@ func OpenServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if cfg.QuotaBytes == 0 {
 		cfg.QuotaBytes = DefaultQuotaBytes
 	}
+	holds, err := HoldsMember(cfg.Dir)
+	if err == nil && !holds && cfg.InitialCluster != "" {
+		cfg.InitialCluster, err = cfg.admitted(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
+	}
 	etcdConfig, err := cfg.embedded()
 	if err != nil {
 		return nil, err
 	}
 	if err := discardUnformed(cfg.Dir, cfg.Logger); err != nil {
-		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
-	}
-	if err := cfg.checkAdmitted(ctx); err != nil {
 		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
 	}
 	shrinkSegments()

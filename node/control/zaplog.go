@@ -70,10 +70,12 @@ func (b zapBridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 func (b zapBridge) Sync() error { return nil }
 
 // expectedWarnings are about how we configure etcd, on purpose, or what a first start always says: the storage version is
-// written once the member has a term.
+// written once the member has a term. A learner asks to be promoted until it may.
 var expectedWarnings = map[string]bool{
 	"Failed to detect schema version":                                                      true,
 	"failed to update storage version":                                                     true,
+	"rejecting promote learner: learner is not ready":                                      true,
+	"failed to promote a member":                                                           true,
 	"simple token is not cryptographically signed":                                         true,
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 }

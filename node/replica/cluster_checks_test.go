@@ -73,7 +73,7 @@ func (k *checks) elected(c *cluster, m *member, e Event) {
 	k.leaders[at] = r.id
 }
 
-// established: R3, a leader has everything that was committed before.
+// established: R3, a leader has everything that was committed in earlier terms.
 func (k *checks) established(c *cluster, m *member, e Event) {
 	r := m.core.byID[e.Shard]
 	if r == nil {
@@ -81,7 +81,7 @@ func (k *checks) established(c *cluster, m *member, e Event) {
 	}
 	for index := r.log.truncated.index + 1; index <= k.highest[e.Shard]; index++ {
 		term, known := k.committed[[2]uint64{uint64(e.Shard), index}]
-		if known && (index > r.log.last || r.log.termAt(index) != term) {
+		if known && term < e.Term && (index > r.log.last || r.log.termAt(index) != term) {
 			c.fail("R3: leader %d of shard %d at term %d lacks entry %d of term %d", r.id, e.Shard, e.Term, index, term)
 			return
 		}
@@ -199,33 +199,24 @@ func (k *checks) loaded(m *member, s *ReplicaState) error {
 	return nil
 }
 
-// majority: R5, at the moment of an acknowledgement the entry is in the synced image of a majority.
+// majority: R5, at the moment of an acknowledgement the entry is in the synced image of a majority of the configuration in
+// force: the one before the turn, or one that the turn brought.
 func (k *checks) majority(c *cluster, m *member, shard uint32, request string) {
 	r := m.core.byID[shard]
 	if r == nil {
 		return
 	}
-	var has []uint64
-	for _, id := range slices.Concat(r.view.Voters, r.view.Outgoing) {
+	durable := func(id uint64) bool {
 		owner := k.owners[[2]uint64{uint64(shard), id}]
 		engine := k.lost[owner]
 		if other := c.member(owner); other != nil {
 			engine = other.engine
 		}
-		if engine != nil && holds(c, engine.Crash(0), shard, request) {
-			has = append(has, id)
-		}
+		return engine != nil && holds(c, engine.Crash(0), shard, request)
 	}
-	for _, voters := range [][]uint64{r.view.Voters, r.view.Outgoing} {
-		n := 0
-		for _, id := range voters {
-			if slices.Contains(has, id) {
-				n++
-			}
-		}
-		if n <= len(voters)/2 && len(voters) > 0 {
-			c.fail("R5: %s of shard %d was acknowledged while durable on %v of %v", request, shard, has, voters)
-		}
+	before := m.before[shard]
+	if !quorum(r.view, durable) && (len(before.Voters) == 0 || !quorum(before, durable)) {
+		c.fail("R5: %s of shard %d was acknowledged while not durable on a majority of %+v", request, shard, r.view)
 	}
 }
 

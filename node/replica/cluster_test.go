@@ -21,6 +21,8 @@ type member struct {
 	// installs are under way; paused counts the steps it stands still for.
 	installs []Install
 	paused   int
+	// before are the configurations its replicas had before its last turn.
+	before map[uint32]Conf
 	// life counts its starts: what was begun in an earlier one has no effect.
 	life int
 }
@@ -132,7 +134,7 @@ func newCluster(seed uint64, faults Faults) (*cluster, error) {
 // addStore adds an empty store, under a name that no other one had.
 func (c *cluster) addStore() *member {
 	c.plane.stores++
-	m := &member{name: storeName(c.plane.stores), engine: store.OpenMemory()}
+	m := &member{name: storeName(c.plane.stores), engine: store.OpenMemory(), before: map[uint32]Conf{}}
 	c.members = append(c.members, m)
 	return m
 }
@@ -214,6 +216,10 @@ func (c *cluster) turn(m *member) {
 	}
 	c.stamp++
 	before := m.core.Counters().TruncatedBytes
+	clear(m.before)
+	for _, r := range m.core.all {
+		m.before[r.shard] = r.view
+	}
 	turn, err := m.core.Turn(c.stamp)
 	if err != nil {
 		c.fail("%s: turn: %w", m.name, err)

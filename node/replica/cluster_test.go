@@ -61,9 +61,11 @@ type cluster struct {
 	stamp int64
 	next  int
 	// acked is the shard of each acknowledged request; newest the highest number acknowledged in a shard.
-	acked  map[string]uint32
-	newest map[uint32]uint64
-	err    error
+	acked map[string]uint32
+	// recovered is how many ticks after the faults ended every shard was served.
+	recovered int
+	newest    map[uint32]uint64
+	err       error
 }
 
 // event is a kind of thing that a storm counts.
@@ -326,11 +328,14 @@ func (c *cluster) settle() error {
 			m.core.Suspect(other.name, false)
 		}
 	}
-	for range 900 {
+	for ticks := range 900 {
 		for range 6 {
 			c.round()
 		}
 		c.tick()
+		if c.recovered == 0 && c.led() {
+			c.recovered = ticks + 1
+		}
 		if err := c.place(); err != nil {
 			return err
 		}
@@ -339,6 +344,16 @@ func (c *cluster) settle() error {
 		}
 	}
 	return fmt.Errorf("cluster did not settle: %s", c.describe())
+}
+
+// led says that every shard is served.
+func (c *cluster) led() bool {
+	for shard := range c.plane.shards {
+		if c.leader(shard) == nil {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *cluster) settled() bool {

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/store"
 	"go.etcd.io/raft/v3/raftpb"
-
-	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
 // Core is the replicas of one store as a deterministic state machine: inputs are method calls, what comes of them is done
@@ -59,99 +56,6 @@ type Core struct {
 	installs map[uint32]bool
 	// broken is why nothing can go on.
 	broken error
-}
-
-// Turn is what one turn did and asks for.
-type Turn struct {
-	// Seq numbers the turns.
-	Seq uint64
-	// Wait blocks until the turn is durable; then SyncDone(Seq) is due. nil: there is nothing to wait for. Waits must be
-	// called in the order of the turns.
-	Wait func() error
-	// Frames are to be sent now.
-	Frames []Frame
-	// Events come before Results, in order.
-	Events  []Event
-	Results []Delivery
-	// Snapshots are asked for, Installs and Aborts of received ones to be done. None of it belongs on the goroutine that runs
-	// the turns.
-	Snapshots []SnapshotRequest
-	Installs  []Install
-	Aborts    []store.Import
-	// More says that another turn has work already.
-	More bool
-}
-
-// Proposal is a command on its way into its shard's log.
-type Proposal struct {
-	Shard uint32
-	// Command is handed over: it must not be changed any more.
-	Command *storagev1.Command
-	// Encoded is Command's encoding, if the caller has made it already.
-	Encoded []byte
-	// Done is told the outcome exactly once.
-	Done func(fsm.Result, error)
-}
-
-// Delivery is an outcome to hand out: to the caller of Propose, or of ReadIndex.
-type Delivery struct {
-	done   func(fsm.Result, error)
-	read   func(error)
-	result fsm.Result
-	err    error
-}
-
-// Deliver calls the caller back.
-func (d Delivery) Deliver() {
-	if d.read != nil {
-		d.read(d.err)
-		return
-	}
-	d.done(d.result, d.err)
-}
-
-// EventKind says what an Event tells.
-type EventKind uint8
-
-const (
-	// LeaseWanted: raft elected this replica; the control plane is to record Term as the shard's epoch and the outcome to
-	// be told by LeaseHeld, LeaseUnavailable or HigherEpoch.
-	LeaseWanted EventKind = iota + 1
-	// Established: the replica serves from now on, under Term.
-	Established
-	// SteppedDown: the leadership of Term has ended. WasEstablished says whether it served.
-	SteppedDown
-	// Applied: an entry was applied while established; Effects says what it changed.
-	Applied
-	// Changed: the applied configuration is the one wanted, Gen. Conf says what it is.
-	Changed
-)
-
-// Event tells what happened to a shard.
-type Event struct {
-	Kind    EventKind
-	Shard   uint32
-	Term    uint64
-	Effects *fsm.Effects
-
-	WasEstablished bool
-
-	Gen  uint64
-	Conf Conf
-}
-
-// Counters only grow.
-type Counters struct {
-	Turns, Syncs                      uint64
-	EntriesProposed, CommandsProposed uint64
-	EntriesApplied, CommandsApplied   uint64
-	BytesProposed, TruncatedBytes     uint64
-	Ambiguous, LeadershipsGained      uint64
-	// Refused commands were not proposed; those of them that were Shed had no room in a queue, or would have waited too
-	// long.
-	Refused, Shed uint64
-	// Snapshots that were asked of this store, installed on it, and received without need.
-	SnapshotsAsked, SnapshotsInstalled, SnapshotsRefused uint64
 }
 
 type unsynced struct {
@@ -324,52 +228,13 @@ func (c *Core) Campaign(shard uint32) {
 	}
 }
 
-// TransferLeader hands the leadership to replica id of the shard. Commands wait until it has happened, or an election
-// timeout has passed without.
+// TransferLeader hands the leadership to replica id of the shard, if that is a voter and its store not suspect. Commands wait
+// until it has happened, or an election timeout has passed without.
 func (c *Core) TransferLeader(shard uint32, id uint64) {
-	if r := c.byID[shard]; r != nil && r.leads() && id != r.id {
+	r := c.byID[shard]
+	if r != nil && r.leads() && id != r.id && slices.Contains(r.conf.GetVoters(), id) && !c.suspects[r.stores[id]] {
 		c.transfer(r, id)
 	}
-}
-
-// Stop refuses what is queued and everything that comes: what is in flight goes on. See Idle.
-func (c *Core) Stop() {
-	c.stopping = true
-	for _, r := range c.all {
-		c.refuseQueue(r, ErrStopped)
-		c.failReads(r, ErrStopped)
-	}
-}
-
-// Idle says that no command is in flight, no sync awaited and nothing left to hand out.
-func (c *Core) Idle() bool {
-	return len(c.unsynced) == 0 && len(c.out.Results) == 0 &&
-		!slices.ContainsFunc(c.all, func(r *replica) bool { return r.flight != nil })
-}
-
-// Abandon gives up: it returns an answer for everybody who still waits for one. It may be called after a failed Turn, and is
-// the last call.
-func (c *Core) Abandon() []Delivery {
-	// Results of a turn that failed are not known to be on disk.
-	for i := range c.out.Results {
-		if d := &c.out.Results[i]; d.err == nil {
-			d.result, d.err = fsm.Result{}, ErrAmbiguous
-		}
-	}
-	c.Stop()
-	for _, r := range c.all {
-		c.failFlight(r)
-	}
-	for _, done := range c.drained {
-		c.answerRead(done, ErrStopped)
-	}
-	for _, gone := range c.removals {
-		for _, done := range gone.done {
-			c.answerRead(done, ErrStopped)
-		}
-	}
-	c.drained, c.removals = nil, nil
-	return c.out.Results
 }
 
 // InFlight is how many turns wait for their syncs.

@@ -119,14 +119,14 @@ func (c *Core) tickMembership(r *replica) {
 	}
 	m := &r.members
 	m.changeIn = max(0, m.changeIn-1)
-	behind := make(map[uint64]int, len(m.wanted.Replicas))
+	keeping := make(map[uint64]int, len(m.wanted.Replicas))
 	for _, id := range r.conf.GetLearners() {
 		if pr, ok := r.progress(id); ok && pr.State == tracker.StateReplicate &&
 			pr.Match+caughtUpEntries >= r.log.last && !c.suspects[r.stores[id]] {
-			behind[id] = m.caughtUp[id] + 1
+			keeping[id] = m.caughtUp[id] + 1
 		}
 	}
-	m.caughtUp = behind
+	m.caughtUp = keeping
 }
 
 // pursueWanted does the next step towards the wanted configuration. What it proposes is taken up by raft in order; one

@@ -176,15 +176,11 @@ func (p *Etcd) readMap(ctx context.Context) (*Map, error) {
 	}
 	m := &Map{ClusterID: cluster.ID}
 	for _, kv := range shards {
-		id, err := parseShardKey(keyShards, string(kv.Key))
+		s, err := decodeShard(kv)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrNoMap, err)
 		}
-		var record shardRecord
-		if err := decodeJSON(string(kv.Key), kv.Value, &record); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNoMap, err)
-		}
-		m.Shards = append(m.Shards, record.shard(id))
+		m.Shards = append(m.Shards, s)
 	}
 	var record mapRecord
 	if err := decodeJSON(keyMap, maps[0].Value, &record); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
@@ -19,27 +20,102 @@ var errAlwaysChanging = errors.New("it changes all the time")
 func (p *Etcd) Stores(ctx context.Context) ([]StoreRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	response, err := p.client.Txn(ctx).Then(
-		clientv3.OpGet(keyNodes, clientv3.WithPrefix()),
-		clientv3.OpGet(keyLive, clientv3.WithPrefix(), clientv3.WithKeysOnly())).Commit()
+	response, err := p.client.Txn(ctx).Then(readStores()...).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("list stores: %w", unavailable(err))
 	}
+	stores, err := decodeStores(response.Responses)
+	if err != nil {
+		return nil, fmt.Errorf("list stores: %w", err)
+	}
+	return stores, nil
+}
+
+func readStores() []clientv3.Op {
+	return []clientv3.Op{
+		clientv3.OpGet(keyNodes, clientv3.WithPrefix()), clientv3.OpGet(keyLive, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	}
+}
+
+// decodeStores reads the answers to readStores.
+func decodeStores(answers []*pb.ResponseOp) (stores []StoreRecord, err error) {
 	live := map[string]bool{}
-	for _, kv := range response.Responses[1].GetResponseRange().Kvs {
+	for _, kv := range answers[1].GetResponseRange().Kvs {
 		live[strings.TrimPrefix(string(kv.Key), keyLive)] = true
 	}
-	var stores []StoreRecord
-	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
+	for _, kv := range answers[0].GetResponseRange().Kvs {
 		uuid := strings.TrimPrefix(string(kv.Key), keyNodes)
 		var record nodeRecord
 		if err := decodeJSON(string(kv.Key), kv.Value, &record); err != nil {
-			return nil, fmt.Errorf("list stores: %w", err)
+			return nil, err
 		}
 		stores = append(stores, record.store(uuid, live[uuid]))
 	}
 	slices.SortFunc(stores, func(a, b StoreRecord) int { return cmp.Compare(a.NodeID, b.NodeID) })
 	return stores, nil
+}
+
+func (p *Etcd) Placement(ctx context.Context) (View, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	ops := readStores()
+	for _, prefix := range []string{keyShards, keyActual, keyLeaders} {
+		ops = append(ops, clientv3.OpGet(prefix, clientv3.WithPrefix()))
+	}
+	response, err := p.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return View{}, fmt.Errorf("read placement: %w", unavailable(err))
+	}
+	v, err := decodePlacement(response.Responses)
+	if err != nil {
+		return View{}, fmt.Errorf("read placement: %w", err)
+	}
+	return v, nil
+}
+
+func decodePlacement(answers []*pb.ResponseOp) (View, error) {
+	stores, err := decodeStores(answers)
+	if err != nil {
+		return View{}, err
+	}
+	v := View{Actual: map[uint32]Actual{}, Leaders: map[uint32]string{}}
+	for _, s := range stores {
+		v.Stores = append(v.Stores, StoreView{StoreRecord: s})
+	}
+	for _, kv := range answers[2].GetResponseRange().Kvs {
+		s, err := decodeShard(kv)
+		if err != nil {
+			return View{}, err
+		}
+		v.Wanted = append(v.Wanted, s)
+	}
+	for _, kv := range answers[3].GetResponseRange().Kvs {
+		a, err := decodeActual(string(kv.Key), string(kv.Value))
+		if err != nil {
+			return View{}, err
+		}
+		v.Actual[a.Shard] = a
+	}
+	for _, kv := range answers[4].GetResponseRange().Kvs {
+		r, err := decodeLeader(string(kv.Key), string(kv.Value))
+		if err != nil {
+			return View{}, err
+		}
+		v.Leaders[r.Shard] = r.Store
+	}
+	return v, nil
+}
+
+func decodeShard(kv *mvccpb.KeyValue) (Shard, error) {
+	id, err := parseShardKey(keyShards, string(kv.Key))
+	if err != nil {
+		return Shard{}, err
+	}
+	var record shardRecord
+	if err := decodeJSON(string(kv.Key), kv.Value, &record); err != nil {
+		return Shard{}, err
+	}
+	return record.shard(id), nil
 }
 
 func (p *Etcd) WatchStores(ctx context.Context, fn func()) error {
@@ -105,17 +181,11 @@ func (p *Etcd) readRecord(ctx context.Context, key string, into any) (int64, err
 
 func (p *Etcd) WatchShards(ctx context.Context, fn func(Shard)) error {
 	return p.follow(ctx, keyShards, func(kv *mvccpb.KeyValue) error {
-		key := string(kv.Key)
-		id, err := parseShardKey(keyShards, key)
-		if err != nil {
-			return err
+		s, err := decodeShard(kv)
+		if err == nil {
+			fn(s)
 		}
-		var record shardRecord
-		if err := decodeJSON(key, kv.Value, &record); err != nil {
-			return err
-		}
-		fn(record.shard(id))
-		return nil
+		return err
 	}, removedByHand)
 }
 

@@ -39,14 +39,39 @@ func (p *MemoryPlane) Stores(ctx context.Context) ([]StoreRecord, error) {
 	if err := p.enterLocked(ctx); err != nil {
 		return nil, fmt.Errorf("list stores: %w", err)
 	}
-	var stores []StoreRecord
-	for _, uuid := range sortedKeys(m.nodes) {
-		node := m.nodes[uuid]
+	return m.storesLocked(), nil
+}
+
+func (m *Memory) storesLocked() (stores []StoreRecord) {
+	for _, node := range m.nodes {
 		node.Live = node.plane.lease != 0
 		stores = append(stores, node.StoreRecord)
 	}
 	slices.SortFunc(stores, func(a, b StoreRecord) int { return cmp.Compare(a.NodeID, b.NodeID) })
-	return stores, nil
+	return stores
+}
+
+func (p *MemoryPlane) Placement(ctx context.Context) (View, error) {
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := p.enterLocked(ctx); err != nil {
+		return View{}, fmt.Errorf("read placement: %w", err)
+	}
+	v := View{Actual: map[uint32]Actual{}, Leaders: map[uint32]string{}}
+	for _, s := range m.storesLocked() {
+		v.Stores = append(v.Stores, StoreView{StoreRecord: s})
+	}
+	for _, id := range sortedKeys(m.shards) {
+		v.Wanted = append(v.Wanted, m.shards[id].clone())
+	}
+	for id, a := range m.actual {
+		v.Actual[id] = a.clone()
+	}
+	for id, l := range m.leaders {
+		v.Leaders[id] = l.record.Store
+	}
+	return v, nil
 }
 
 func (p *MemoryPlane) WatchStores(ctx context.Context, fn func()) error {

@@ -249,6 +249,28 @@ func wantGen(t *testing.T, err error, want *GenError) {
 	}
 }
 
+func TestPlacementIsReadAtOnce(t *testing.T) {
+	both(t, func(t *testing.T, c cluster) {
+		p := bootstrapped(t, c, "a", "b", "c")
+		openRegistered(t, c, "b")
+		_, err := p.AcquireLeaders(t.Context(), []LeaderClaim{{2, 6}})
+		must(t, err)
+		actual := Actual{Shard: 2, Epoch: 6, Gen: 1, Voters: []Replica{{1, "b"}}}
+		_, err = p.PublishShards(t.Context(), []Actual{actual})
+		must(t, err)
+		m, err := p.Map(t.Context())
+		must(t, err)
+		stores, err := p.Stores(t.Context())
+		must(t, err)
+		v, err := p.Placement(t.Context())
+		must(t, err)
+		equal(t, v, View{
+			Stores: []StoreView{{StoreRecord: stores[0]}, {StoreRecord: stores[1]}}, Wanted: m.Shards,
+			Actual: map[uint32]Actual{2: actual}, Leaders: map[uint32]string{2: "a"},
+		})
+	})
+}
+
 func TestAnOlderEpochNeverOverwritesWhatANewerOneTold(t *testing.T) {
 	everywhere(t, func(t *testing.T, c cluster) {
 		p := bootstrapped(t, c, "a")

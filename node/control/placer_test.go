@@ -308,7 +308,9 @@ func TestSightingsCountFromTheLastChange(t *testing.T) {
 	var s Sightings
 	start := time.Unix(1000, 0)
 	see := func(after time.Duration, live bool, boot string) time.Duration {
-		return s.Observe([]StoreRecord{{UUID: "a", Live: live, BootID: boot}}, start.Add(after))[0].For
+		stores := []StoreView{{StoreRecord: StoreRecord{UUID: "a", Live: live, BootID: boot}}}
+		s.Observe(stores, start.Add(after))
+		return stores[0].For
 	}
 	equal(t, see(0, true, "1"), 0)
 	equal(t, see(time.Minute, true, "1"), time.Minute)
@@ -316,6 +318,6 @@ func TestSightingsCountFromTheLastChange(t *testing.T) {
 	equal(t, see(3*time.Minute, false, "1"), time.Minute)
 	equal(t, see(4*time.Minute, true, "2"), 0)
 	equal(t, see(5*time.Minute, true, "3"), 0)
-	equal(t, len(s.Observe(nil, start)), 0)
+	s.Observe(nil, start) // forgets it
 	equal(t, see(6*time.Minute, true, "3"), 0)
 }

@@ -9,9 +9,10 @@
 // No safety rests on it: what fences a leader is its raft term inside the shard's own state. A shard with a raft majority
 // goes on while the control plane is away.
 //
-// Place and BalanceLeaders are what a controller decides by: pure functions of what is known.
+// Place and BalanceLeaders are what a controller decides by, pure functions of what is known; Controller carries it out, in
+// one node at a time.
 //
-// Goroutines: Run of Server, of Etcd and of Keeper, and the Watch methods, which all block until their context ends, as does
+// Goroutines: Run of Server, Etcd, Keeper and Controller, and the Watch methods, which all block until their context ends, as does
 // Campaign while it has to wait. Every other method is a request that ends with its context, safe for use by any goroutine.
 package control
 
@@ -104,6 +105,8 @@ type Plane interface {
 	// ChangeShard stores next as the successor of the generation expected. Its replicas are those of before or have ids that
 	// were never given. To ask again for what stands is no error. Errors: ErrDeposed, *GenError, ErrNoShard, ErrUnavailable.
 	ChangeShard(ctx context.Context, term *Term, next Shard, expectedGen uint64) error
+	// Placement reads at once what a controller decides by; For of the stores is left at zero. Errors: ErrUnavailable.
+	Placement(ctx context.Context) (View, error)
 	// PublishShards tells how shards are; called by their leaders. The answers, in order, say which stand now: false where a
 	// later epoch, or a later generation of the same epoch, was there before. Errors: ErrUnavailable.
 	PublishShards(ctx context.Context, actuals []Actual) ([]bool, error)

@@ -14,18 +14,17 @@ type sighting struct {
 	since  time.Time
 }
 
-// Observe takes what Stores has answered at now and returns it with the time that has passed since the last change.
-func (s *Sightings) Observe(stores []StoreRecord, now time.Time) []StoreView {
+// Observe sets For of stores as they are at now: the time that has passed since they were first seen so.
+func (s *Sightings) Observe(stores []StoreView, now time.Time) {
 	seen := make(map[string]sighting, len(stores))
-	views := make([]StoreView, 0, len(stores))
-	for _, store := range stores {
+	for i := range stores {
+		store := &stores[i]
 		one, known := s.seen[store.UUID]
 		if !known || one.live != store.Live || one.bootID != store.BootID {
 			one = sighting{live: store.Live, bootID: store.BootID, since: now}
 		}
 		seen[store.UUID] = one
-		views = append(views, StoreView{StoreRecord: store, For: now.Sub(one.since)})
+		store.For = now.Sub(one.since)
 	}
 	s.seen = seen
-	return views
 }

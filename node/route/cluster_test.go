@@ -50,6 +50,17 @@ type node struct {
 	// dropAnswers makes the server cut the connection instead of answering.
 	dropAnswers bool
 	work        *work
+	// local, if set, takes the node's place.
+	local Local
+}
+
+func (n *node) current() Local {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.local != nil {
+		return n.local
+	}
+	return n
 }
 
 func newCluster(t *testing.T, stores ...string) *cluster {
@@ -59,7 +70,7 @@ func newCluster(t *testing.T, stores ...string) *cluster {
 	for _, store := range stores {
 		n := &node{store: store, c: c, leads: map[uint32]bool{}}
 		n.work = newWork(n)
-		_, handler := NewHandler(HandlerConfig{Self: store, Local: func() Local { return n }, Member: member{n}})
+		_, handler := NewHandler(HandlerConfig{Self: store, Local: n.current, Member: member{n}})
 		n.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			n.mu.Lock()
 			drop := n.dropAnswers

@@ -25,9 +25,10 @@ const (
 	// maxCallCommands and maxCallBytes cap the commands of one call; what is beyond goes in further calls beside it.
 	maxCallCommands = 1024
 	maxCallBytes    = 8 << 20
-	// maxMessageBytes bounds a message on either side. The largest is the answer of a poll: 1,000 leases with 16 KiB of
-	// headers and 1 KiB of payload each.
-	maxMessageBytes = 64 << 20
+	// maxAnswerBytes cuts the answer of a poll: leases beyond it are given back.
+	maxAnswerBytes = 32 << 20
+	// maxMessageBytes bounds a message on either side. The largest are the outcomes of maxCallCommands commands.
+	maxMessageBytes = 128 << 20
 	// bufferedBytes is what an HTTP server holds back until a handler returns: an answer up to it has not left before.
 	bufferedBytes = 4 << 10
 

@@ -184,8 +184,23 @@ func (s *server) Poll(ctx context.Context, call *connect.Request[clusterv1.PollR
 	if err != nil {
 		return nil, connect.NewError(pollCode(err), err)
 	}
+	if fit := fitting(leases); fit < len(leases) {
+		local.Release(leases[fit:])
+		leases = leases[:fit]
+	}
 	undeliverable(ctx, local, leases)
 	return connect.NewResponse(&clusterv1.PollResponse{Executions: leases}), nil
+}
+
+// fitting is how many of the executions an answer can hold: at least one.
+func fitting(executions []*storagev1.Execution) int {
+	size := 0
+	for i, e := range executions {
+		if size += e.SizeVT(); size > maxAnswerBytes && i > 0 {
+			return i
+		}
+	}
+	return len(executions)
 }
 
 // pollCode is how the errors of a poll travel; decodePollError is its inverse.
@@ -225,7 +240,7 @@ func (s *server) Held(_ context.Context, call *connect.Request[clusterv1.HeldReq
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
-	return connect.NewResponse(&clusterv1.HeldResponse{Executions: leases}), nil
+	return connect.NewResponse(&clusterv1.HeldResponse{Executions: leases[:fitting(leases)]}), nil
 }
 
 // Release implements the service.

@@ -404,3 +404,44 @@ func TestClaimsAreForgotten(t *testing.T) {
 		t.Errorf("%d claims remembered", n)
 	}
 }
+
+// TestAWokenPollThatHasOtherwiseGotSomethingWakesTheNext: of two polls the first is woken by a hint at the moment at which
+// it gets something here; the hint is then for the second.
+func TestAWokenPollThatHasOtherwiseGotSomethingWakesTheNext(t *testing.T) {
+	h := newHints(nil)
+	first, second := h.enter([]string{"q"}), h.enter([]string{"q"})
+	woken := map[*waiter]bool{}
+	for _, w := range []*waiter{first, second} {
+		h.arm(w, func() { woken[w] = true })
+	}
+	h.mark("b", []string{"q"})
+	if !woken[first] || woken[second] {
+		t.Fatalf("a hint woke %v", woken)
+	}
+	h.leave(first)
+	if !woken[second] {
+		t.Error("the hint was lost with the poll that did not go for it")
+	}
+	h.clear("b", []string{"q"})
+	third := h.enter([]string{"q"})
+	h.arm(third, func() { woken[third] = true })
+	h.leave(second)
+	if woken[third] {
+		t.Error("a poll was woken for what has been fetched")
+	}
+}
+
+func TestAnAnswerHoldsNoMoreThanFits(t *testing.T) {
+	_, a, b, _ := three(t)
+	b.work.add(2, "q", 3)
+	for _, e := range b.work.ready {
+		e.Result = make([]byte, maxAnswerBytes/2-1000)
+	}
+	got, err := a.poller.Poll(t.Context(), poll("c1", 3, time.Minute))
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%v, %v", jobs(got), err)
+	}
+	if ready, leased := b.work.counts(); ready != 1 || leased != 2 {
+		t.Errorf("%d ready, %d leased", ready, leased)
+	}
+}

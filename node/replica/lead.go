@@ -35,6 +35,9 @@ type leadership struct {
 // noteSoftState follows raft's elections.
 func (c *Core) noteSoftState(r *replica, s raft.SoftState) {
 	r.soft = s
+	if s.Lead != raft.None {
+		c.stopStanding(r)
+	}
 	leads := s.RaftState == raft.StateLeader
 	if r.lead != nil && (!leads || r.lead.term != r.hard.term) {
 		c.stepDown(r)

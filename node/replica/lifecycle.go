@@ -194,9 +194,7 @@ func (c *Core) Remove(shard uint32, done func(error)) {
 	c.all = slices.DeleteFunc(c.all, func(other *replica) bool { return other == r })
 	c.dirty = slices.DeleteFunc(c.dirty, func(other *replica) bool { return other == r })
 	c.shape++
-	if r.standIn > 0 {
-		c.standing--
-	}
+	c.stopStanding(r)
 	c.failFlight(r)
 	c.refuseQueue(r, ErrNoReplica)
 	c.failReads(r, ErrNoReplica)

@@ -57,9 +57,10 @@ type replica struct {
 	campaignIn int
 	// transferTicks is how long a transfer of leadership may still take; 0: none is going on.
 	transferTicks int
-	// standIn counts the StaggerIntervals to a candidacy after the leader's store became suspect; 0: none is planned.
-	standIn int
-	members membership
+	// standIn counts the StaggerIntervals to a candidacy after the leader's store became suspect, 0: none is planned;
+	// standTries how many there are left.
+	standIn, standTries int
+	members             membership
 
 	// incoming is a received snapshot that raft has been told of, installing one that is on its way into the engine, held
 	// raft's message that waited for it.

@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"slices"
 	"time"
 
 	"go.etcd.io/raft/v3"
@@ -12,9 +11,14 @@ import (
 // followers, so that the first one has most likely won before the next one stands.
 const StaggerInterval = 50 * time.Millisecond
 
+// standTries is how often a replica stands for election after its leader's store became suspect, before it leaves that to
+// raft's own timeouts. Once would not do: nodes become suspicious at slightly different moments, and one that is not yet
+// does not vote.
+const standTries = 8
+
 // Suspect says that a store is taken for dead or stuck, or no longer so. The groups it leads forget it as their leader, so
 // that they vote, and their replicas stand for election one after the other, by their ids: the first with the next turn,
-// each next one a StaggerInterval later.
+// each next one a StaggerInterval later, and in the same order again while nobody has won.
 func (c *Core) Suspect(store string, suspect bool) {
 	if !suspect {
 		delete(c.suspects, store)
@@ -27,21 +31,21 @@ func (c *Core) Suspect(store string, suspect bool) {
 		}
 		// An error is impossible: raft forgets, or had forgotten already.
 		_ = r.node.ForgetLeader()
-		if place := c.placeInLine(r); place == 0 {
-			r.campaignIn = 0
-		} else if place > 0 {
-			r.standIn = place
-			c.standing++
-		}
 		c.touch(r)
+		if !r.votes() || r.standIn > 0 {
+			continue
+		}
+		r.standTries = standTries
+		if place := c.placeInLine(r); place > 0 {
+			c.standLater(r, place)
+		} else {
+			c.stand(r)
+		}
 	}
 }
 
-// placeInLine is how many of the group's voters stand for election before this one; below zero: it does not vote.
+// placeInLine is how many of the group's voters stand for election before this one.
 func (c *Core) placeInLine(r *replica) int {
-	if !slices.Contains(r.conf.GetVoters(), r.id) || r.standIn > 0 {
-		return -1
-	}
 	place := 0
 	for _, id := range r.conf.GetVoters() {
 		if id < r.id && !c.suspects[r.stores[id]] {
@@ -49,6 +53,28 @@ func (c *Core) placeInLine(r *replica) int {
 		}
 	}
 	return place
+}
+
+// stand makes a replica a candidate with the next turn, and plans the next try.
+func (c *Core) stand(r *replica) {
+	r.campaignIn = 0
+	if r.standTries--; r.standTries > 0 {
+		c.standLater(r, max(2, len(r.conf.GetVoters())))
+	}
+	c.touch(r)
+}
+
+func (c *Core) standLater(r *replica, intervals int) {
+	r.standIn = intervals
+	c.standing++
+}
+
+// stopStanding is called when there is a leader, or the replica goes.
+func (c *Core) stopStanding(r *replica) {
+	if r.standIn > 0 {
+		r.standIn = 0
+		c.standing--
+	}
 }
 
 // Staggered says that replicas wait for their turn to stand for election.
@@ -67,9 +93,12 @@ func (c *Core) Stagger() {
 			continue
 		}
 		c.standing--
-		if r.soft.Lead == raft.None && r.soft.RaftState == raft.StateFollower {
-			r.campaignIn = 0
-			c.touch(r)
+		switch {
+		case r.soft.Lead != raft.None:
+		case r.soft.RaftState == raft.StateCandidate:
+			c.standLater(r, 1) // votes are on their way
+		default:
+			c.stand(r)
 		}
 	}
 }

@@ -38,6 +38,38 @@ func TestSuspicionElectsTheFirstInLine(t *testing.T) {
 	}
 }
 
+// Nodes do not become suspicious at the same moment: who stood too early stands again, so that the one whose log is
+// longest wins without waiting for an election timeout.
+func TestCandidateThatWasTooEarlyStandsAgain(t *testing.T) {
+	c := calmCluster(t, 17, 0)
+	leader, followers := c.followers()
+	c.cut[[2]string{leader.name, followers[1].name}] = true
+	c.propose(leader, 1)
+	for range 4 {
+		c.round()
+	}
+	if len(c.acked) != 1 || followers[1].core.byID[1].log.last >= followers[0].core.byID[1].log.last {
+		t.Fatal("the second follower is not behind")
+	}
+	c.isolate(leader)
+	followers[0].core.Suspect(leader.name, true)
+	for range 5 {
+		c.round()
+	}
+	followers[1].core.Suspect(leader.name, true)
+	for range 6 {
+		for range 5 {
+			c.round()
+		}
+		if c.leader(1) == followers[0] {
+			return
+		}
+		followers[0].core.Stagger()
+		followers[1].core.Stagger()
+	}
+	t.Fatalf("the first follower does not lead:%s", c.describe())
+}
+
 // If the first in line is lost too, in a group that has a majority without it, the next one is a StaggerInterval behind.
 func TestTheSecondInLineStandsAfterTheFirst(t *testing.T) {
 	c := calmCluster(t, 12, 0)

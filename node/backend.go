@@ -71,7 +71,10 @@ func (n *Node) View(ctx context.Context, shard uint32, stale bool, fn func(fsm.R
 	if err := n.host.Read(ctx, shard, stale); err != nil {
 		return backendError(err)
 	}
-	return n.snapshot(shard, fn)
+	if err := n.snapshot(shard, fn); err != nil {
+		return backendError(err)
+	}
+	return nil
 }
 
 // snapshot reads the shard's rows as they stand.
@@ -125,7 +128,7 @@ func backendError(err error) error {
 		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter}
 	case errors.Is(err, replica.ErrAmbiguous):
 		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter, Ambiguous: true}
-	case errors.Is(err, replica.ErrNoReplica):
+	case errors.Is(err, store.ErrReplaced), errors.Is(err, replica.ErrNoReplica):
 		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: retryAfter}
 	case errors.Is(err, replica.ErrOverloaded):
 		return &rpc.Overloaded{Reason: err.Error(), RetryAfter: shedRetryAfter}

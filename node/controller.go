@@ -101,7 +101,11 @@ func (n *Node) view(ctx context.Context, seen storesSeen) (control.View, error) 
 			at = sighting{s.Live, now}
 			seen[s.UUID] = at
 		}
-		v.Stores = append(v.Stores, control.StoreView{StoreRecord: s, For: now.Sub(at.since)})
+		is := control.StoreView{StoreRecord: s, For: now.Sub(at.since)}
+		if s.Live && s.Boots == 1 {
+			is.For = time.Since(time.Time{}) // it has not come back from anything that could happen again
+		}
+		v.Stores = append(v.Stores, is)
 	}
 	n.placement.mu.Lock()
 	defer n.placement.mu.Unlock()

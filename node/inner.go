@@ -20,6 +20,13 @@ import (
 	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
 )
 
+// A node that asks to join in the place of another one waits until that has made itself heard, or has not for hearFor. What
+// was on its way when it was killed has arrived by hearEvery.
+const (
+	hearEvery = 100 * time.Millisecond
+	hearFor   = 1500 * time.Millisecond
+)
+
 // innerGrace is how long calls of other nodes that are under way may take to finish when this one stops.
 const innerGrace = time.Second
 
@@ -170,11 +177,14 @@ func (in *inner) others() (stores []string) {
 	return stores
 }
 
-// heard says whether a store's node has been heard of within the last second.
-func (in *inner) heard(store string) bool {
-	for _, p := range in.transport.Peers() {
-		if p.Store == store {
-			return !p.LastHeard.IsZero() && p.SilentFor < time.Second
+// hears waits for up to hearFor whether a store's node makes itself heard: one that was killed a moment ago does not.
+func (in *inner) hears(ctx context.Context, store string) bool {
+	asked := time.Now()
+	for pause(ctx, hearEvery) == nil && time.Since(asked) < hearFor {
+		for _, p := range in.transport.Peers() {
+			if p.Store == store && p.LastHeard.After(asked.Add(hearEvery)) {
+				return true
+			}
 		}
 	}
 	return false

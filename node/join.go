@@ -192,7 +192,7 @@ func (n *Node) Join(ctx context.Context, req *clusterv1.JoinRequest) (*clusterv1
 		if s.UUID == req.GetStoreUuid() || s.State == control.StoreGone || s.Name != req.GetName() && s.Addr != req.GetAddress() {
 			continue
 		}
-		heard := n.inner.heard(s.UUID)
+		heard := n.inner.hears(ctx, s.UUID)
 		switch {
 		case s.UUID == n.dir.Ident().StoreUUID:
 			return &clusterv1.JoinResponse{Reason: fmt.Sprintf("%s at %s is this node, and it lives", s.Name, s.Addr)}, nil

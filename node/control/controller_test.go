@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,16 +15,16 @@ import (
 // fleet is a cluster of stores in memory whose shards do at once what is wanted of them, on fake time; every store runs a
 // controller.
 type fleet struct {
-	t         *testing.T
-	m         *Memory
-	planes    map[string]*MemoryPlane
-	stops     map[string]func()
-	epoch     uint64
-	transfers []Transfer
+	t      *testing.T
+	m      *Memory
+	planes map[string]*MemoryPlane
+	stops  map[string]func()
+	// Controllers and the test count on these.
+	epoch, transfers atomic.Int64
 }
 
 func newFleet(t *testing.T, shards int, seed string, stores ...string) *fleet {
-	f := &fleet{t: t, m: NewMemory(), planes: map[string]*MemoryPlane{}, stops: map[string]func(){}, epoch: 6}
+	f := &fleet{t: t, m: NewMemory(), planes: map[string]*MemoryPlane{}, stops: map[string]func(){}}
 	for _, store := range stores {
 		f.add(store, "node-"+store)
 	}
@@ -59,13 +60,12 @@ func (f *fleet) stop(uuid string) {
 }
 
 func (f *fleet) transfer(_ context.Context, x Transfer) error {
-	f.transfers = append(f.transfers, x)
+	f.transfers.Add(1)
 	return f.lead(x.Shard, x.To)
 }
 
 func (f *fleet) lead(shard uint32, store string) error {
-	f.epoch++
-	_, err := f.planes[store].AcquireLeaders(context.Background(), []LeaderClaim{{shard, f.epoch}})
+	_, err := f.planes[store].AcquireLeaders(context.Background(), []LeaderClaim{{shard, uint64(f.epoch.Add(1))}})
 	return err
 }
 
@@ -84,7 +84,7 @@ func (f *fleet) pass(d time.Duration) View {
 					}
 				}
 			}
-			actual := Actual{Shard: s.ID, Epoch: f.epoch, Gen: s.Gen, Voters: s.Replicas}
+			actual := Actual{Shard: s.ID, Epoch: uint64(f.epoch.Load()), Gen: s.Gen, Voters: s.Replicas}
 			_, err := f.m.Plane().PublishShards(f.t.Context(), []Actual{actual})
 			f.may(err)
 		}
@@ -141,15 +141,15 @@ func TestALoneStoresShardsAreSpreadOverThree(t *testing.T) {
 		if replicas, _ := spread(v, "b"); replicas[0] == 64 {
 			t.Error("all shards were on their way at once")
 		}
-		equal(t, len(f.transfers), 0)
+		equal(t, f.transfers.Load(), 0)
 
 		v = f.pass(3 * time.Minute)
 		replicas, leads := spread(v, "a", "b", "c")
 		equal(t, replicas, []int{64, 64, 64})
 		wantEven(t, leads)
-		moved := len(f.transfers)
+		moved := f.transfers.Load()
 		f.pass(5 * time.Minute)
-		equal(t, len(f.transfers), moved)
+		equal(t, f.transfers.Load(), moved)
 	})
 }
 

@@ -272,11 +272,13 @@ func (k *ticker) lateness() time.Duration {
 // finish ends the jobs and the workers, and looks whether every occurrence has been run, and once.
 func (k *ticker) finish() {
 	k.f.t.Helper()
+	end := soon(2 * tickEvery)
 	for i := range k.jobs {
 		ending := every(tickEvery, k.first(i))
-		ending.GetEvery().End = timestamppb.New(soon(0))
+		ending.GetEvery().End = timestamppb.New(end)
 		k.f.nodes[0].update(fmt.Sprint("tick-", i), &carillonv1.JobPatch{Schedule: ending})
 	}
+	pauseUntil(k.f.t, end.Add(tickEvery/2))
 	k.f.nodes[0].awaitStatus(30*time.Second, "everything is run", func(c *carillonv1.GetClusterResponse) bool {
 		b := c.GetBacklog()
 		return b.GetReady()+b.GetLeased()+b.GetRetrying() == 0

@@ -51,7 +51,9 @@ type cluster struct {
 	logBytes uint64
 	wire     []packet
 	parcels  []parcel
-	lossy    bool
+	// holdParcels keeps snapshots on their way.
+	holdParcels bool
+	lossy       bool
 	// cut are the directions, from and to, in which nothing gets through.
 	cut      map[[2]string]bool
 	plane    plane
@@ -295,7 +297,7 @@ func (c *cluster) round() {
 	for n := len(c.wire); n > 0; n-- {
 		c.deliver()
 	}
-	for n := len(c.parcels); n > 0; n-- {
+	for n := len(c.parcels); n > 0 && !c.holdParcels; n-- {
 		c.deliverSnapshot()
 	}
 }

@@ -62,19 +62,19 @@ type membership struct {
 }
 
 // Want says what the control plane wants the shard's group to be. It may be told again and again; what is older than what is
-// known is ignored. The leader drives its group there: it adds what is missing as learners, when all of them have caught up
+// known, and a list that is empty, is ignored. The leader drives its group there: it adds what is missing as learners, when all of them have caught up
 // makes them voters and removes what is not wanted in one change, and then tells Changed. The first time it is told of a
 // replica that is the first of the list and has no leader, that replica stands for election.
 func (c *Core) Want(shard uint32, w Wanted) {
 	r := c.byID[shard]
-	if r == nil || r.members.wanted != nil && w.Gen < r.members.wanted.Gen {
+	if r == nil || len(w.Replicas) == 0 || r.members.wanted != nil && w.Gen < r.members.wanted.Gen {
 		return
 	}
 	first := r.members.wanted == nil
 	w.Replicas = slices.Clone(w.Replicas)
 	r.members.wanted = &w
 	r.learnStores(w.Replicas)
-	if first && len(w.Replicas) > 0 && w.Replicas[0].ID == r.id && r.votes() && r.soft.Lead == raft.None {
+	if first && w.Replicas[0].ID == r.id && r.votes() && r.soft.Lead == raft.None {
 		r.campaignIn = 0
 	}
 	c.touch(r)

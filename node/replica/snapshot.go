@@ -98,6 +98,11 @@ func (c *Core) StepSnapshot(got Received) {
 		return
 	}
 	r.incoming = &got
+	// The rows are those of committed entries, whoever leads by now: they need not be sent again because the sender has lost
+	// its leadership meanwhile.
+	if now := r.node.BasicStatus(); now.GetTerm() > got.term && now.Lead != raft.None {
+		got.from, got.term = now.Lead, now.GetTerm()
+	}
 	// An error means that raft dropped the message; then no append brings the snapshot, and the import is aborted.
 	_ = r.node.Step(&raftpb.Message{
 		Type: raftpb.MsgSnap.Enum(), From: &got.from, To: &got.to, Term: &got.term,

@@ -148,6 +148,31 @@ func TestFailedInstallEndsTheCore(t *testing.T) {
 	}
 }
 
+// A snapshot whose sender has lost its leadership on the way is as good as it was.
+func TestSnapshotOutlivesItsSendersLeadership(t *testing.T) {
+	c := calmCluster(t, 22, 1)
+	leader, followers := c.followers()
+	c.replace(1, followers[0].name, storeName(4))
+	fresh := c.member(storeName(4))
+	c.holdParcels = true
+	c.until(t, 100, true, func() bool {
+		if err := c.place(); err != nil {
+			t.Fatal(err)
+		}
+		return c.happened[snapshotSent] > 0
+	})
+	leader.core.TransferLeader(1, followers[1].core.byID[1].id)
+	c.until(t, 100, true, func() bool { return c.leader(1) == followers[1] && fresh.core.byID[1].soft.Lead != 0 })
+	c.holdParcels = false
+	c.until(t, 10, false, func() bool { return c.happened[snapshotInstalled] == 1 })
+	if err := c.check(); err != nil {
+		t.Fatal(err)
+	}
+	if c.happened[snapshotInstalled] != 1 {
+		t.Fatalf("%d snapshots were installed", c.happened[snapshotInstalled])
+	}
+}
+
 // A snapshot that comes when it is not needed any more is dropped.
 func TestStaleSnapshotIsDropped(t *testing.T) {
 	c := calmCluster(t, 21, 0)

@@ -70,27 +70,6 @@ func TestCandidateThatWasTooEarlyStandsAgain(t *testing.T) {
 	t.Fatalf("the first follower does not lead:%s", c.describe())
 }
 
-// If the first in line is lost too, in a group that has a majority without it, the next one is a StaggerInterval behind.
-func TestTheSecondInLineStandsAfterTheFirst(t *testing.T) {
-	c := calmCluster(t, 12, 0)
-	leader, followers := c.followers()
-	first, second := followers[0], followers[1]
-	// The first hears of nothing; the old leader is silent only towards the second, who suspects it, and votes for it.
-	c.cut[[2]string{first.name, second.name}], c.cut[[2]string{second.name, first.name}] = true, true
-	for _, m := range c.members {
-		if r := m.core.byID[1]; m == leader {
-			// It has stepped down, as a leader does that hears of no majority.
-			c.isolate(leader)
-			c.until(t, 400, true, func() bool { return r.lead == nil })
-			clear(c.cut)
-		}
-	}
-	c.isolate(first)
-	second.core.Suspect(leader.name, true)
-	second.core.Suspect(leader.name, false)
-	c.until(t, 400, true, func() bool { l := c.leader(1); return l != nil && l != first })
-}
-
 // A suspicion that proves wrong costs nothing: a leader that is heard goes on leading.
 func TestWrongSuspicionOfOneNodeChangesNothing(t *testing.T) {
 	c := calmCluster(t, 13, 0)

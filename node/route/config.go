@@ -24,7 +24,7 @@ const (
 	maxCallsPerPeer = 512
 	// maxCallCommands and maxCallBytes cap the commands of one call; what is beyond goes in further calls beside it.
 	maxCallCommands = 1024
-	maxCallBytes    = 8 << 20
+	maxCallBytes    = 4 << 20
 	// maxAnswerBytes cuts the answer of a poll: leases beyond it are given back.
 	maxAnswerBytes = 32 << 20
 	// maxMessageBytes bounds a message on either side. The largest are the outcomes of maxCallCommands commands.

@@ -97,11 +97,11 @@ func (q *hinted) lives(now time.Time) bool {
 }
 
 // neglected says whether it is time to ask all leaders about the queues, and takes it that this is done now.
-func (h *hints) neglected(queues []string, now time.Time) (is bool) {
+func (h *hints) neglected(queues []string, now time.Time, after time.Duration) (is bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range queues {
-		if q := h.queue(name); q != nil && now.Sub(q.asked) >= neglectAfter {
+		if q := h.queue(name); q != nil && now.Sub(q.asked) >= after {
 			q.asked, is = now, true
 		}
 	}

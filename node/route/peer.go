@@ -22,7 +22,8 @@ type peer struct {
 	addr   string
 	client clusterv1connect.NodeServiceClient
 	// places has one element per call under way.
-	places chan struct{}
+	places   chan struct{}
+	counters *counters
 
 	mu      sync.Mutex
 	breaker breaker
@@ -31,8 +32,8 @@ type peer struct {
 	end  context.CancelFunc
 }
 
-func newPeer(store, addr string, client clusterv1connect.NodeServiceClient) *peer {
-	p := &peer{store: store, addr: addr, client: client, places: make(chan struct{}, maxCallsPerPeer)}
+func newPeer(store, addr string, client clusterv1connect.NodeServiceClient, c *counters) *peer {
+	p := &peer{store: store, addr: addr, client: client, places: make(chan struct{}, maxCallsPerPeer), counters: c}
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
 }
@@ -102,6 +103,10 @@ func (p *peer) call(ctx context.Context, do func(context.Context) error) error {
 		GotConn: func(httptrace.GotConnInfo) { left.Store(true) },
 	}))
 	result := judge(ctx, attempt, err, left.Load(), time.Since(began))
+	p.counters.calls.Add(1)
+	if result == failed || result == unreachable {
+		p.counters.callsFailed.Add(1)
+	}
 	p.mu.Lock()
 	p.breaker.done(time.Now(), probe, result)
 	p.mu.Unlock()

@@ -46,6 +46,8 @@ type Poller struct {
 	releases releases
 	// turn makes polls begin at different leaders.
 	turn atomic.Uint64
+	// recheckAfter is the constant, except in tests.
+	recheckAfter time.Duration
 }
 
 // NewPoller returns a poller that calls through router.
@@ -53,13 +55,15 @@ func NewPoller(router *Router, cfg PollerConfig) *Poller {
 	return &Poller{
 		cfg: cfg, router: router, local: router.cfg.Local, self: router.cfg.Self, log: router.cfg.Logger,
 		hints: newHints(cfg.Interested), claims: newClaims(time.Now()),
-		releases: releases{wake: make(chan struct{}, 1), pending: map[string][]*clusterv1.LeaseRef{}},
+		releases:     releases{wake: make(chan struct{}, 1), pending: map[string][]*clusterv1.LeaseRef{}},
+		recheckAfter: recheckAfter,
 	}
 }
 
 // Hinted takes in that a leader has work in queues: one waiting poll of each is woken to get it.
 func (p *Poller) Hinted(store string, queues []string) {
 	if store != p.self {
+		p.router.counters.hints.Add(uint64(len(queues)))
 		p.hints.mark(store, queues)
 	}
 }
@@ -174,15 +178,13 @@ func (f *filling) lacks() int { return f.req.Max - len(f.got) }
 // among them, so that much work here does not starve theirs; for the same reason all are asked once in a while.
 func (f *filling) fill(others []string) error {
 	var first []string
-	if f.p.hints.neglected(f.req.Queues, time.Now()) {
+	if f.p.hints.neglected(f.req.Queues, time.Now(), neglectAfter) {
 		first = append(slices.Clone(others), f.p.self)
 	} else {
 		first = rotated(append(f.p.hints.known(f.req.Queues), f.p.self), f.p.turn.Load())
 	}
-	for _, store := range first {
-		if err := f.ask(store); err != nil {
-			return err
-		}
+	if err := f.askAll(first); err != nil {
+		return err
 	}
 	for _, store := range others {
 		if len(f.got) > 0 {
@@ -249,6 +251,10 @@ func (f *filling) askHere(ctx context.Context, lacks int, wait time.Duration) er
 // other calls of the same claim come and go.
 const maxEarlyEnds = 3
 
+// recheckAfter is how long a poll waits before the other leaders are asked again all the same, once for all polls of a
+// queue: a hint may have been lost on its way, or have found a leader that could not be called.
+const recheckAfter = 5 * time.Second
+
 // wait waits at the local dispatcher, and goes to a leader that hints meanwhile. The two never overlap, so that both
 // together do not bring more than was asked for.
 func (f *filling) wait() error {
@@ -261,7 +267,8 @@ func (f *filling) wait() error {
 		}
 		ctx, cancel := context.WithCancel(f.ctx)
 		f.p.hints.arm(w, cancel)
-		err := f.askHere(ctx, f.lacks(), left)
+		began := time.Now()
+		err := f.askHere(ctx, f.lacks(), min(left, f.p.recheckAfter))
 		woken := f.p.hints.disarm(w)
 		cancel()
 		switch {
@@ -271,18 +278,25 @@ func (f *filling) wait() error {
 			return f.ctx.Err()
 		case !woken && err != nil:
 			return err
-		case !woken:
+		case woken:
+			early, err = 0, f.askAll(rotated(f.p.hints.known(f.req.Queues), f.p.turn.Add(1)))
+		case time.Since(began) < min(left, f.p.recheckAfter):
 			early++
-			continue
+		case time.Until(f.until) > 0 && f.p.hints.neglected(f.req.Queues, time.Now(), f.p.recheckAfter):
+			early, err = 0, f.askAll(f.p.others(f.p.turn.Add(1)))
 		}
-		early = 0
-		for _, store := range rotated(f.p.hints.known(f.req.Queues), f.p.turn.Add(1)) {
-			if err := f.ask(store); err != nil {
-				return err
-			}
+		if err != nil || len(f.got) > 0 {
+			return err
 		}
-		if len(f.got) > 0 {
-			return nil
+	}
+	return nil
+}
+
+// askAll takes from one leader after the other until nothing is lacking.
+func (f *filling) askAll(stores []string) error {
+	for _, store := range stores {
+		if err := f.ask(store); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -295,6 +309,7 @@ func (p *Poller) askPeer(ctx context.Context, store string, req *rpc.PollRequest
 	if err != nil {
 		return nil, err
 	}
+	p.router.counters.polls.Add(1)
 	p.claims.remember(req.ClaimID, time.Now())
 	ctx = context.WithoutCancel(ctx)
 	msg := &clusterv1.PollRequest{
@@ -312,5 +327,6 @@ func (p *Poller) askPeer(ctx context.Context, store string, req *rpc.PollRequest
 		p.Release(res.Executions)
 		return nil, fmt.Errorf("poll store %s: %d leases for %d", store, len(res.Executions), most)
 	}
+	p.router.counters.leases.Add(uint64(len(res.Executions)))
 	return res.Executions, nil
 }

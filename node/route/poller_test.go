@@ -432,16 +432,35 @@ func TestAWokenPollThatHasOtherwiseGotSomethingWakesTheNext(t *testing.T) {
 }
 
 func TestAnAnswerHoldsNoMoreThanFits(t *testing.T) {
-	_, a, b, _ := three(t)
-	b.work.add(2, "q", 3)
-	for _, e := range b.work.ready {
+	_, a, _, _ := three(t)
+	a.work.add(1, "q", 3)
+	for _, e := range a.work.ready {
 		e.Result = make([]byte, maxAnswerBytes/2-1000)
 	}
-	got, err := a.poller.Poll(t.Context(), poll("c1", 3, time.Minute))
-	if err != nil || len(got) != 2 {
+	s := &server{cfg: HandlerConfig{Self: "a", Local: a.current}}
+	res, err := s.Poll(t.Context(), connect.NewRequest(&clusterv1.PollRequest{Store: "a", ClaimId: "c1", Queues: []string{"q"}, Max: 3}))
+	if err != nil || len(res.Msg.Executions) != 2 {
+		t.Fatalf("%v, %v", res, err)
+	}
+	if ready, leased := a.work.counts(); ready != 1 || leased != 2 {
+		t.Errorf("%d ready, %d leased", ready, leased)
+	}
+}
+
+func TestALostHintDelaysAPollOnlyForAWhile(t *testing.T) {
+	_, a, b, _ := three(t)
+	a.poller.recheckAfter = 50 * time.Millisecond
+	var once sync.Once
+	a.poller.hints.interested = func() {
+		once.Do(func() {
+			b.work.addQuietly(2, "q", 1)
+		})
+	}
+	got, err := a.poller.Poll(t.Context(), poll("c1", 5, time.Minute))
+	if err != nil || !slices.Equal(jobs(got), []string{"2:b:1"}) {
 		t.Fatalf("%v, %v", jobs(got), err)
 	}
-	if ready, leased := b.work.counts(); ready != 1 || leased != 2 {
-		t.Errorf("%d ready, %d leased", ready, leased)
+	if n := a.router.Counters(); n.Hints != 0 || n.Leases != 1 || n.Polls < 3 || n.Calls < n.Polls || n.CallsFailed != 0 {
+		t.Errorf("%+v", n)
 	}
 }

@@ -26,7 +26,6 @@ type releases struct {
 	mu      sync.Mutex
 	pending map[string][]*clusterv1.LeaseRef
 	waiting int
-	dropped uint64
 }
 
 // Release gives leases back that could not be delivered, uncounted, to whoever leads their shards now. It returns at once;
@@ -40,7 +39,7 @@ func (p *Poller) Release(leases []*storagev1.Execution) {
 		case store == p.self:
 			here = append(here, e)
 		case p.releases.waiting >= maxReleases:
-			p.releases.dropped++
+			p.router.counters.releasesDropped.Add(1)
 		default:
 			p.releases.pending[store] = append(p.releases.pending[store], encodeLease(e))
 			p.releases.waiting++
@@ -91,16 +90,7 @@ func (p *Poller) giveBack(ctx context.Context) {
 		if err != nil {
 			p.log.Warn("leases not given back: they end by their deadlines",
 				slog.String("store", store), slog.Int("leases", len(leases)), slog.Any("error", err))
-			p.releases.mu.Lock()
-			p.releases.dropped += uint64(len(leases))
-			p.releases.mu.Unlock()
+			p.router.counters.releasesDropped.Add(uint64(len(leases)))
 		}
 	}
-}
-
-// ReleasesDropped is how many leases could not be given back.
-func (p *Poller) ReleasesDropped() uint64 {
-	p.releases.mu.Lock()
-	defer p.releases.mu.Unlock()
-	return p.releases.dropped
 }

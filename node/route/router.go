@@ -24,6 +24,7 @@ type Router struct {
 	cfg Config
 	// disturbed is when a peer was last suspected or this router was made: Unix nanoseconds.
 	disturbed atomic.Int64
+	counters  counters
 
 	mu    sync.Mutex
 	peers map[string]*peer
@@ -124,7 +125,7 @@ func (r *Router) peer(store string) (*peer, error) {
 	if !ok {
 		return nil, &rpc.Unavailable{Reason: fmt.Sprintf("the address of store %s is not known", store), RetryAfter: retryAfter}
 	}
-	p = newPeer(store, addr, NewClient(r.cfg.HTTP, r.cfg.Scheme, addr))
+	p = newPeer(store, addr, NewClient(r.cfg.HTTP, r.cfg.Scheme, addr), &r.counters)
 	r.peers[store] = p
 	return p, nil
 }
@@ -195,6 +196,7 @@ func (b *batch) sendTo(ctx context.Context, store string, at []int, attempt int)
 					again = map[string][]int{}
 				}
 				again[next] = append(again[next], i)
+				b.r.counters.commandsAgain.Add(1)
 				continue
 			}
 		}
@@ -218,6 +220,7 @@ func (r *Router) propose(ctx context.Context, store string, cmds []rpc.ShardComm
 	for i := range cmds {
 		req.Commands[i] = &clusterv1.ShardCommand{Shard: cmds[i].Shard, Command: cmds[i].Command}
 	}
+	r.counters.commands.Add(uint64(len(cmds)))
 	res, err := call(ctx, p, p.client.Propose, req)
 	switch {
 	case err != nil:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -297,16 +298,18 @@ func TestLargeBatchesAreCut(t *testing.T) {
 		t.Errorf("%d commands in %d calls", commands, calls)
 	}
 	large := commands(20, 1)
+	var at []int
 	for i := range large {
 		large[i].Command.CreateJobs = &storagev1.CreateJobs{Items: []*storagev1.CreateJob{{Template: &storagev1.Template{Payload: make([]byte, 1<<20)}}}}
+		at = append(at, i)
 	}
-	for i, out := range c.nodes["a"].router.DoAll(t.Context(), large) {
-		if out.Err != nil {
-			t.Fatalf("command %d: %v", i, out.Err)
-		}
+	batch := &batch{r: c.nodes["a"].router, cmds: large}
+	var sizes, back []int
+	for piece := range batch.pieces("b", at) {
+		sizes, back = append(sizes, len(piece)), append(back, piece...)
 	}
-	if calls, _ := c.nodes["b"].called(); calls != 3+3 {
-		t.Errorf("20 MiB went in %d calls", calls-3)
+	if !slices.Equal(back, at) || slices.Max(sizes) > maxCallBytes>>20 || len(sizes) > 20/(maxCallBytes>>20-1)+1 {
+		t.Errorf("20 commands of 1 MiB became calls of %v", sizes)
 	}
 }
 

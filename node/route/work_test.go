@@ -41,6 +41,18 @@ func newWork(n *node) *work {
 
 // add makes n executions of a shard ready, and hints the nodes that are interested if nobody waits here.
 func (w *work) add(shard uint32, queue string, n int) {
+	if !w.addQuietly(shard, queue, n) {
+		return
+	}
+	for _, other := range w.n.c.nodes {
+		if other != w.n && slices.Contains(other.poller.Interest(), queue) {
+			other.poller.Hinted(w.n.store, []string{queue})
+		}
+	}
+}
+
+// addQuietly is add without hints; it says whether nobody waits here.
+func (w *work) addQuietly(shard uint32, queue string, n int) (alone bool) {
 	w.mu.Lock()
 	for range n {
 		w.granted++
@@ -50,16 +62,9 @@ func (w *work) add(shard uint32, queue string, n int) {
 	}
 	close(w.changed)
 	w.changed = make(chan struct{})
-	alone := w.waiting == 0
+	alone = w.waiting == 0
 	w.mu.Unlock()
-	if !alone {
-		return
-	}
-	for _, other := range w.n.c.nodes {
-		if other != w.n && slices.Contains(other.poller.Interest(), queue) {
-			other.poller.Hinted(w.n.store, []string{queue})
-		}
-	}
+	return alone
 }
 
 func shardOf(_, jobID string) uint32 {

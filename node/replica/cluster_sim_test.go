@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"runtime/debug"
@@ -13,7 +14,7 @@ var (
 	seeds   = flag.Uint64("seeds", 60, "how many seeds TestStorm plays")
 )
 
-const stormSteps = 3000
+var stormSteps = flag.Int("steps", 3000, "how many steps a storm has")
 
 // recoveryTicks is how long it may take after a storm until every shard is served: elections by timeout alone, some of
 // which end without a winner.
@@ -41,7 +42,7 @@ func storm(seed uint64, faults Faults) (c *cluster, err error) {
 		}
 	}
 	c.lossy = true
-	for step := 0; step < stormSteps && c.err == nil; step++ {
+	for step := 0; step < *stormSteps && c.err == nil; step++ {
 		if err := c.step(); err != nil {
 			return c, err
 		}
@@ -123,8 +124,10 @@ func (c *cluster) upset(m *member, shard uint32, n int) error {
 	case n < 954:
 		c.happened[leaderTransferred]++
 		m.core.TransferLeader(shard, 1+uint64(c.rng.IntN(int(c.plane.shards[shard].next))))
-	case n < 959:
+	case n < 958:
 		return c.crash(m)
+	case n < 959:
+		return c.failDisk(m)
 	case n < 962:
 		c.happened[paused]++
 		m.paused = c.rng.IntN(150)
@@ -152,6 +155,21 @@ func (c *cluster) crash(m *member) error {
 	c.happened[commitLost] += unsynced - keep
 	m.engine = m.engine.Crash(keep)
 	return c.start(m)
+}
+
+// failDisk lets a store's disk fail in the middle of what it does: the process answers everybody and ends.
+func (c *cluster) failDisk(m *member) error {
+	c.happened[diskFailed]++
+	m.engine.Fail(errors.New("disk is broken"))
+	if turn, err := m.core.Turn(c.stamp); err == nil && turn.Wait != nil {
+		if err := turn.Wait(); err == nil {
+			return errors.New("a broken disk has synced a turn")
+		}
+	}
+	for _, d := range m.core.Abandon() {
+		d.Deliver()
+	}
+	return c.crash(m)
 }
 
 // calm is a spell in which leaders come up and work gets done.

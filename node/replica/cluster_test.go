@@ -80,6 +80,7 @@ const (
 	duplicated
 	cutMade
 	crashed
+	diskFailed
 	commitLost
 	wiped
 	paused
@@ -97,7 +98,7 @@ const (
 
 func (e event) String() string {
 	return [events]string{
-		"read", "read at a follower", "frame dropped", "frame duplicated", "cut", "crash", "commit lost", "disk wiped",
+		"read", "read at a follower", "frame dropped", "frame duplicated", "cut", "crash", "failed disk", "commit lost", "disk wiped",
 		"pause", "suspicion", "move", "change of a configuration", "snapshot sent", "snapshot spoiled", "snapshot installed",
 		"replica removed", "log truncated", "transfer of leadership",
 	}[e]

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/carillon-scheduler/carillon/store"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // fleet is running Hosts that send each other frames and snapshots directly.
@@ -26,7 +27,7 @@ type fleet struct {
 
 type fleetHost struct {
 	*Host
-	engine *store.Memory
+	engine store.Engine
 	stop   context.CancelFunc
 	ended  chan error
 }
@@ -38,7 +39,7 @@ func (f *fleet) host(name string) *fleetHost {
 }
 
 // start runs a store's Host with the replicas that stand on it.
-func (f *fleet) start(name string, engine *store.Memory) *fleetHost {
+func (f *fleet) start(name string, engine store.Engine) *fleetHost {
 	f.t.Helper()
 	states, err := LoadAll(engine)
 	if err != nil {
@@ -145,11 +146,26 @@ func (f *fleet) do(store string, n int) {
 // Three running stores, in virtual time: they elect the preferred leader at once, lose it and go on, replace it by an empty
 // store over a snapshot, answer reads at followers, and hand over before they stop.
 func TestHostsLiveThroughALostStore(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
+		liveThroughALostStore(t, func() store.Engine { return store.OpenMemory() })
+	})
+	t.Run("pebble", func(t *testing.T) {
+		liveThroughALostStore(t, func() store.Engine {
+			engine, err := store.OpenPebble("store", store.Options{FS: vfs.NewMem(), CacheBytes: 1 << 20, MemTableBytes: 256 << 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return engine
+		})
+	})
+}
+
+func liveThroughALostStore(t *testing.T, open func() store.Engine) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{t: t, hosts: map[string]*fleetHost{}, changed: map[string]Conf{}}
 		wanted := Wanted{Gen: 1, Replicas: []Placed{{1, "store-1"}, {2, "store-2"}, {3, "store-3"}}}
 		for _, p := range wanted.Replicas {
-			engine := store.OpenMemory()
+			engine := open()
 			if err := Bootstrap(engine, []Seed{{Shard: 1, ID: p.ID, Voters: []uint64{1, 2, 3}}}); err != nil {
 				t.Fatal(err)
 			}
@@ -175,7 +191,7 @@ func TestHostsLiveThroughALostStore(t *testing.T) {
 		}
 		f.do(second, 20)
 
-		fourth := f.start("store-4", store.OpenMemory())
+		fourth := f.start("store-4", open())
 		wanted = Wanted{Gen: 2, Replicas: []Placed{{4, "store-4"}, {2, "store-2"}, {3, "store-3"}}}
 		if err := CreateLearner(fourth.engine, 1, 4, wanted.Gen); err != nil {
 			t.Fatal(err)

@@ -318,3 +318,14 @@ func TestAMemberElectsItselfWhateverItsLog(t *testing.T) {
 		server.Close()
 	}
 }
+
+func TestATermIsLostAlsoIfAnotherHasFollowedAlready(t *testing.T) {
+	server := startServer(t, ServerConfig{Dir: t.TempDir()})
+	p := bootstrapped(t, clusterOf(server, func(t *testing.T) Plane { return openEtcd(t, server) }), "a")
+	term := controller(t, p)
+	_, err := server.Client().Delete(t.Context(), keyTerm)
+	must(t, err)
+	_, err = server.Client().Put(t.Context(), keyTerm, encodeJSON(termRecord{Store: "b", BootID: "b-1"}))
+	must(t, err)
+	next(t, term.Lost())
+}

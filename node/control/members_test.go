@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -237,6 +238,9 @@ func TestTheLivesOfThreeMembers(t *testing.T) {
 	// The second node waits for a third before it votes.
 	n2.join(n1)
 	oldID := n2.server.MemberID()
+	waits, cancel := context.WithTimeout(t.Context(), 3*promoteEvery)
+	wantError(t, n2.server.EnsureVoter(waits), context.DeadlineExceeded)
+	cancel()
 	equal(t, voters(t, n2), []string{"n1-11111111"})
 	equal(t, n2.get("/first"), "1")
 	n2.isOfFullUse()
@@ -393,5 +397,41 @@ func TestNodesThatJoinAtTheSameTimeBothGetIn(t *testing.T) {
 	for _, n := range []*node{n1, n2, n3} {
 		must(t, n.server.Ready(t.Context()))
 		must(t, n.server.EnsureVoter(t.Context()))
+	}
+}
+
+func TestPlanAdmission(t *testing.T) {
+	member := func(name, addr string, marks string) Member {
+		return Member{Name: name, PeerURL: addr, Learner: strings.Contains(marks, "l"), Started: strings.Contains(marks, "s")}
+	}
+	one, three := member("n1-11111111", "1", "s"), member("n3-33333333", "3", "s")
+	for _, c := range []struct {
+		name    string
+		members []Member
+		want    admissionPlan
+	}{
+		{"first of others", []Member{one}, admissionPlan{add: true}},
+		{"third", []Member{one, three}, admissionPlan{add: true}},
+		{"enough", []Member{one, three, member("n4-44444444", "4", "ls")}, admissionPlan{}},
+		{"asks again", []Member{one, member("n2-2222abcd", "2", "l"), three}, admissionPlan{admitted: true}},
+		{"asks again after it has started", []Member{one, member("n2-2222abcd", "2", "ls"), three},
+			admissionPlan{remove: []Member{member("n2-2222abcd", "2", "ls")}, add: true}},
+		{"asks again after it has voted", []Member{one, member("n2-2222abcd", "2", "s"), three},
+			admissionPlan{remove: []Member{member("n2-2222abcd", "2", "s")}, add: true}},
+		{"has lost its disk", []Member{one, member("n2-00000000", "2", "s"), three},
+			admissionPlan{remove: []Member{member("n2-00000000", "2", "s")}, add: true}},
+		{"has lost its disk before it started", []Member{one, member("n2-00000000", "2", "l")},
+			admissionPlan{remove: []Member{member("n2-00000000", "2", "l")}, add: true}},
+		{"has moved", []Member{one, member("n2-2222abcd", "9", "s"), three},
+			admissionPlan{remove: []Member{member("n2-2222abcd", "9", "s")}, add: true}},
+		{"bears no store's digits yet", []Member{one, member("n2", "9", "s")},
+			admissionPlan{remove: []Member{member("n2", "9", "s")}, add: true}},
+		{"at the address of another", []Member{one, member("n5-55555555", "2", "s")},
+			admissionPlan{remove: []Member{member("n5-55555555", "2", "s")}, add: true}},
+		{"name that begins like another's", []Member{one, member("n2-b-00000000", "7", "s")}, admissionPlan{add: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			equal(t, planAdmission(c.members, Joiner{Name: "n2", StoreUUID: "2222abcd-e", PeerURL: "2"}), c.want)
+		})
 	}
 }

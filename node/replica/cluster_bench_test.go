@@ -1,14 +1,17 @@
 package replica
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/store"
 )
 
-// BenchmarkIdleTick is a tick, a tenth of a second, of three stores with benchShards idle shards each, leaders spread evenly:
-// heartbeats, their frames and answers. cpu-%/store is what that is of a core.
-func BenchmarkIdleTick(b *testing.B) {
+// benchCores are three stores with benchShards shards each, leaders spread evenly.
+func benchCores(b *testing.B) []*Core {
+	b.Helper()
 	seedElections(b, 1)
 	var cores []*Core
 	for id := uint64(1); id <= 3; id++ {
@@ -43,6 +46,13 @@ func BenchmarkIdleTick(b *testing.B) {
 	for range 50 {
 		tickAll(b, cores)
 	}
+	return cores
+}
+
+// BenchmarkIdleTick is a tick, a tenth of a second, of three stores with benchShards idle shards each: heartbeats, their
+// frames and answers. cpu-%/store is what that is of a core.
+func BenchmarkIdleTick(b *testing.B) {
+	cores := benchCores(b)
 	before, turns := cpu(b), cores[0].Counters().Turns
 	b.ResetTimer()
 	for range b.N {
@@ -54,11 +64,47 @@ func BenchmarkIdleTick(b *testing.B) {
 	b.ReportMetric(float64(cores[0].Counters().Turns-turns)/float64(b.N), "turns/store")
 }
 
+// BenchmarkReplicate is a command of 200 bytes on its way through all three stores: entry, frames, log, apply, on engines in
+// memory. An operation is a command; so many go into an entry.
+func BenchmarkReplicate(b *testing.B) {
+	for _, size := range []int{1, 32} {
+		b.Run(fmt.Sprintf("commands=%d", size), func(b *testing.B) {
+			cores := benchCores(b)
+			pad := strings.Repeat("x", 200)
+			done, before := 0, cpu(b)
+			b.ResetTimer()
+			for n := 0; n < b.N; {
+				for shard := uint32(1); shard <= 16; shard++ {
+					for range size {
+						n++
+						cores[shard%3].Propose(Proposal{Shard: shard, Command: request(pad), Done: func(_ fsm.Result, err error) {
+							if err == nil {
+								done++
+							}
+						}})
+					}
+				}
+				rest(b, cores)
+			}
+			b.StopTimer()
+			if done < b.N {
+				b.Fatalf("%d of %d commands were applied", done, b.N)
+			}
+			b.ReportMetric((cpu(b)-before).Seconds()/float64(done)*1e6, "cpu-µs/command")
+		})
+	}
+}
+
 // tickAll lets a tick pass and everything that comes of it happen.
 func tickAll(b *testing.B, cores []*Core) {
 	for _, core := range cores {
 		core.Tick()
 	}
+	rest(b, cores)
+}
+
+// rest lets everything happen that can.
+func rest(b *testing.B, cores []*Core) {
 	for busy := true; busy; {
 		busy = false
 		for _, core := range cores {
@@ -83,6 +129,9 @@ func tickAll(b *testing.B, cores []*Core) {
 			}
 			for _, f := range turn.Frames {
 				pass(b, cores, f)
+			}
+			for _, d := range turn.Results {
+				d.Deliver()
 			}
 		}
 	}

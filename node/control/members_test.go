@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
@@ -26,6 +27,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/version"
 	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -433,5 +435,35 @@ func TestPlanAdmission(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			equal(t, planAdmission(c.members, Joiner{Name: "n2", StoreUUID: "2222abcd-e", PeerURL: "2"}), c.want)
 		})
+	}
+}
+
+// A member whose log no longer goes back to the beginning sends a joiner its database.
+func TestAJoinerGetsASnapshot(t *testing.T) {
+	t.Parallel()
+	n1, n2 := newNode(t, "n1", "11111111-a"), newNode(t, "n2", "22222222-a")
+	n1.start("")
+	group := new(errgroup.Group)
+	group.SetLimit(16)
+	for i := range snapshotEntries + catchUpEntries {
+		group.Go(func() error {
+			_, err := n1.server.Client().Put(t.Context(), fmt.Sprintf("/%d", i%100), strings.Repeat("x", 100))
+			return err
+		})
+	}
+	must(t, group.Wait())
+	n1.put("/last", "1")
+	n2.join(n1)
+	equal(t, n2.get("/last"), "1")
+	received, err := filepath.Glob(filepath.Join(n2.dir, "member", "snap", "*.snap"))
+	must(t, err)
+	equal(t, len(received), 1)
+
+	// Its directory is that of one of two now: without its address it would wait for the other for ever.
+	n2.stop()
+	alone := n2.config("")
+	alone.PeerURL, alone.TLS = "", TLSFiles{}
+	if _, err := OpenServer(t.Context(), alone); err == nil || !strings.Contains(err.Error(), "one of 2 members") {
+		t.Fatalf("error is %v", err)
 	}
 }

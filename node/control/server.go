@@ -171,7 +171,12 @@ func OpenServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start etcd in %s: %w", cfg.Dir, err)
 	}
-	return newServer(cfg, etcd), nil
+	s := newServer(cfg, etcd)
+	if members := s.LocalMembers(); cfg.PeerURL == "" && len(members) > 1 {
+		s.Close()
+		return nil, fmt.Errorf("start etcd in %s: it is one of %d members, and was not told where the others reach it", cfg.Dir, len(members))
+	}
+	return s, nil
 }
 
 func newServer(cfg ServerConfig, etcd *embed.Etcd) *Server {

@@ -1,0 +1,38 @@
+package control
+
+import "testing"
+
+func TestDutyOf(t *testing.T) {
+	want := Shard{ID: 1, Gen: 3, Replicas: []Replica{{RID: 4, Store: "a"}, {RID: 2, Store: "b"}}, NextRID: 5}
+	came := Actual{Shard: 1, Epoch: 9, Gen: 3, Voters: want.Replicas}
+	behind := Actual{Shard: 1, Epoch: 9, Gen: 2, Voters: []Replica{{RID: 2, Store: "b"}}}
+	for _, c := range []struct {
+		name, store string
+		standing    uint64
+		is          Actual
+		duty        Duty
+	}{
+		{"a wanted replica is made", "a", 0, behind, Duty{Add: 4, Stands: true}},
+		{"one that stands stays", "b", 2, came, Duty{Stands: true}},
+		{"nobody makes what is not wanted", "c", 0, came, Duty{}},
+		{"one that the group has dropped goes", "c", 3, came, Duty{Remove: true}},
+		{"an older one makes room for the next", "a", 1, came, Duty{Remove: true, Add: 4, Stands: true}},
+		{"one that may still be needed stays", "c", 3, behind, Duty{Stands: true}},
+		{"one that is still a member stays", "c", 3, Actual{Gen: 3, Learners: []Replica{{RID: 3}}}, Duty{Stands: true}},
+	} {
+		if got := DutyOf(want, c.is, c.store, c.standing); got != c.duty {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.duty)
+		}
+	}
+}
+
+func TestActualOf(t *testing.T) {
+	want := Shard{ID: 1, Gen: 3, Replicas: []Replica{{RID: 4, Store: "a"}}}
+	got := ActualOf(want, 7, 3, []uint64{4, 2}, []uint64{9})
+	if got.Shard != 1 || got.Epoch != 7 || got.Gen != 3 || len(got.Voters) != 2 || len(got.Learners) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	if got.Voters[0].Store != "a" || got.Voters[1].Store != "" || got.Learners[0].RID != 9 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -61,18 +61,9 @@ func (p *placement) note(change func()) {
 // changed is told by the replicas that a group led here is as wanted.
 func (p *placement) changed(shard uint32, term, gen uint64, conf replica.Conf) {
 	p.note(func() {
-		a := control.Actual{Shard: shard, Epoch: term, Gen: gen}
-		stores := map[uint64]string{}
-		for _, r := range p.wanted[shard].Replicas {
-			stores[r.RID] = r.Store
-		}
-		for _, id := range conf.Voters {
-			a.Voters = append(a.Voters, control.Replica{RID: id, Store: stores[id]})
-		}
-		for _, id := range conf.Learners {
-			a.Learners = append(a.Learners, control.Replica{RID: id, Store: stores[id]})
-		}
-		p.unpublish[shard] = a
+		want := p.wanted[shard]
+		want.ID = shard
+		p.unpublish[shard] = control.ActualOf(want, term, gen, conf.Voters, conf.Learners)
 	})
 }
 
@@ -156,42 +147,30 @@ func (p *placement) reconcile(ctx context.Context) error {
 }
 
 func (p *placement) reconcileShard(ctx context.Context, want control.Shard, is control.Actual) error {
-	self := p.n.dir.Ident().StoreUUID
-	w := replica.Wanted{Gen: want.Gen}
-	own := uint64(0)
-	for _, r := range want.Replicas {
-		w.Replicas = append(w.Replicas, replica.Placed{ID: r.RID, Store: r.Store})
-		if r.Store == self {
-			own = r.RID
-		}
-	}
-	id, stands := p.n.host.ReplicaID(want.ID)
-	if stands && id != own && isWithout(is, want.Gen, id) {
+	id, _ := p.n.host.ReplicaID(want.ID)
+	duty := control.DutyOf(want, is, p.n.dir.Ident().StoreUUID, id)
+	if duty.Remove {
 		p.n.logger.Info("replica is not wanted any more and is removed", "shard", want.ID, "replica", id)
 		delete(p.told, want.ID)
 		if err := p.n.host.Remove(ctx, want.ID); err != nil {
 			return fmt.Errorf("remove replica of shard %d: %w", want.ID, err)
 		}
-		stands = false
 	}
-	if !stands && own != 0 {
-		if err := p.add(ctx, want.ID, own, want.Gen); err != nil {
+	if duty.Add != 0 {
+		if err := p.add(ctx, want.ID, duty.Add, want.Gen); err != nil {
 			return err
 		}
 		delete(p.told, want.ID)
-		stands = true
 	}
-	if stands && p.told[want.ID] < want.Gen {
+	if duty.Stands && p.told[want.ID] < want.Gen {
+		w := replica.Wanted{Gen: want.Gen}
+		for _, r := range want.Replicas {
+			w.Replicas = append(w.Replicas, replica.Placed{ID: r.RID, Store: r.Store})
+		}
 		p.n.host.Want(want.ID, w)
 		p.told[want.ID] = want.Gen
 	}
 	return nil
-}
-
-// isWithout says that a group is known to have come to a generation without a replica.
-func isWithout(is control.Actual, gen, id uint64) bool {
-	has := func(r control.Replica) bool { return r.RID == id }
-	return is.Gen >= gen && !slices.ContainsFunc(is.Voters, has) && !slices.ContainsFunc(is.Learners, has)
 }
 
 // add makes an empty replica, which its group's leader fills.

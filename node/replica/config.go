@@ -67,6 +67,9 @@ type Config struct {
 	QueueCommands   int
 	QueueBytes      int
 	StoreQueueBytes int
+	// LogTailBytes is how much log all shards together keep of what is known to be on every replica: the less, the more of
+	// it is gone before it is flushed. 0: LogBytes.
+	LogTailBytes uint64
 	// LogBytes is how much log all shards together keep before the largest is truncated, up to what is applied.
 	LogBytes uint64
 	// LogCacheBytes bounds the entries kept in memory for peers that catch up, all shards together.
@@ -107,6 +110,8 @@ type Faults struct {
 	ReusedReplicaID bool
 	// AmnesiacVoter takes messages of a replica from any store, so that a wiped one that comes back under its old id counts.
 	AmnesiacVoter bool
+	// NoFencing takes messages of ended terms for messages of the current one, so that a deposed leader is still obeyed.
+	NoFencing bool
 }
 
 // withDefaults fills in what was left zero.
@@ -115,6 +120,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.QueueBytes, 8<<20)
 	setDefault(&c.StoreQueueBytes, 64<<20)
 	setDefault(&c.LogBytes, 64<<20)
+	setDefault(&c.LogTailBytes, c.LogBytes)
 	setDefault(&c.LogCacheBytes, 32<<20)
 	if c.Cache == nil {
 		c.Cache = store.NewCache(0)

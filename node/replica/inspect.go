@@ -1,0 +1,101 @@
+package replica
+
+import (
+	"bytes"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/store"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Inspection is how a shard's replica stands, for whoever checks a whole cluster's invariants: a simulation, an audit.
+type Inspection struct {
+	Status
+	// AppliedTerm and Chain belong to Status.Applied: equal indexes have equal terms and chains on all replicas.
+	AppliedTerm uint64
+	Chain       uint64
+}
+
+// Inspect says how the shard's replica stands; ok is false if there is none here.
+func (c *Core) Inspect(shard uint32) (at Inspection, ok bool) {
+	r := c.byID[shard]
+	if r == nil {
+		return Inspection{}, false
+	}
+	return Inspection{Status: c.statusOf(r), AppliedTerm: r.applied.term, Chain: r.applied.chain}, true
+}
+
+// LogTerm is the term of the entry at index; ok is false if the shard's log here does not know it, or not any more.
+func (c *Core) LogTerm(shard uint32, index uint64) (term uint64, ok bool) {
+	r := c.byID[shard]
+	if r == nil || index < r.log.truncated.index || index > r.log.last {
+		return 0, false
+	}
+	return r.log.termAt(index), true
+}
+
+// CreateLearner is the function of that name, on this Core's engine and with its faults.
+func (c *Core) CreateLearner(shard uint32, id, gen uint64) error {
+	return createLearner(c.engine, shard, id, gen, c.cfg.Faults)
+}
+
+// Chain is the hash chain at Applied.
+func (s *ReplicaState) Chain() uint64 { return s.applied.chain }
+
+// Term is the highest term the replica has seen.
+func (s *ReplicaState) Term() uint64 { return s.hard.term }
+
+// Vote is whom the replica voted for at Term; 0: nobody.
+func (s *ReplicaState) Vote() uint64 { return s.hard.vote }
+
+// Holds says whether rows hold the entry at index of a shard: in the log, with the given term unless that is 0, or applied.
+func Holds(rows store.Source, shard uint32, index, term uint64) (bool, error) {
+	row, ok, err := rows.Get(logKey(shard, index))
+	if err != nil {
+		return false, err
+	}
+	if ok {
+		e, err := decodeLogRow(index, row)
+		return err == nil && (term == 0 || e.GetTerm() == term), err
+	}
+	row, ok, err = rows.Get(rowKey(shard, fsm.KindApplied))
+	if err != nil || !ok {
+		return false, err
+	}
+	applied, err := decodeApplied(row)
+	return err == nil && applied.index >= index, err
+}
+
+// Promise is what a message between replicas binds its sender to. Appended: the entry at Index is on its disk. Voted: it has
+// voted for the addressee at Term.
+type Promise struct {
+	From, To, Term, Index uint64
+	Appended, Voted       bool
+}
+
+// Promise says what m promises; ok is false for messages that may be of any term.
+func (m PeerMessage) Promise() (p Promise, ok bool) {
+	p = Promise{From: m.Message.GetFrom(), To: m.Message.GetTo(), Term: m.Message.GetTerm(), Index: m.Message.GetIndex()}
+	accepted := !m.Message.GetReject()
+	switch m.Message.GetType() {
+	case raftpb.MsgVote, raftpb.MsgApp, raftpb.MsgHeartbeat:
+		return p, true
+	case raftpb.MsgAppResp:
+		p.Appended = accepted
+		return p, true
+	case raftpb.MsgVoteResp:
+		p.Voted = accepted
+		return p, true
+	}
+	return Promise{}, false
+}
+
+// HardState reads a replica's term and vote from rows; zeros if no replica stands there.
+func HardState(rows store.Source, shard uint32) (term, vote uint64, err error) {
+	row, ok, err := rows.Get(rowKey(shard, fsm.KindHardState))
+	if err != nil || !ok {
+		return 0, 0, err
+	}
+	hard, err := decodeHardState(bytes.Clone(row))
+	return hard.term, hard.vote, err
+}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/node/dispatch"
 	"github.com/carillon-scheduler/carillon/node/replica"
@@ -225,3 +227,5 @@ func newBody(data []byte) io.Reader { return bytes.NewReader(data) }
 type brokenWriter struct{ http.ResponseWriter }
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, net.ErrClosed }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

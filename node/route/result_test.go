@@ -194,3 +194,29 @@ func TestErrorsTravel(t *testing.T) {
 		t.Error("an empty outcome passes for a result")
 	}
 }
+
+// FuzzOutcome: whatever comes is decoded or refused, and what was decoded once is the same when it is carried again.
+func FuzzOutcome(f *testing.F) {
+	full := rpc.Outcome{Result: fsm.Result{Refusal: &fsm.Refusal{Code: fsm.Moved, Fields: []string{"a"}}, Items: make([]fsm.Item, 2)}}
+	for _, o := range []rpc.Outcome{full, {Err: &replica.NotLeaderError{Shard: 1, Store: "s"}}, {Err: replica.ErrAmbiguous}} {
+		data, err := codec{}.Marshal(encodeOutcome(&o))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		msg := new(clusterv1.Outcome)
+		if (codec{}).Unmarshal(data, msg) != nil {
+			return
+		}
+		first := decodeOutcome(msg)
+		again := carried(t, first)
+		if (first.Err == nil) != (again.Err == nil) || first.Err != nil && first.Err.Error() != again.Err.Error() {
+			t.Fatalf("%v became %v", first.Err, again.Err)
+		}
+		if err := same(first.Result, again.Result); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

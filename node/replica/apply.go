@@ -46,6 +46,7 @@ func (c *Core) applyEntry(r *replica, e *raftpb.Entry) error {
 	if err != nil {
 		return err
 	}
+	r.everywhere = max(r.everywhere, entry.GetEverywhere())
 	var results []fsm.Result
 	var effects fsm.Effects
 	err = guard(r.rows, func() { results, effects = r.machine.Apply(&r.state, e.GetIndex(), entry) })

@@ -103,6 +103,7 @@ func (c *cluster) placeOne(m *member, shard uint32) error {
 	case r != nil && id != r.id && p.actual.gen >= r.gen && !slices.Contains(p.actual.conf.Voters, r.id):
 		c.happened[replicaRemoved]++
 		gone := r.id
+		delete(m.told, shard)
 		m.core.Remove(shard, func(err error) {
 			if err == nil {
 				c.checks.gone(shard, gone, m.name)
@@ -110,7 +111,11 @@ func (c *cluster) placeOne(m *member, shard uint32) error {
 		})
 		return nil
 	}
-	m.core.Want(shard, p.wanted)
+	// Each wish is told once, and after a start.
+	if m.core.byID[shard] != nil && m.told[shard] != p.wanted.Gen {
+		m.told[shard] = p.wanted.Gen
+		m.core.Want(shard, p.wanted)
+	}
 	return nil
 }
 

@@ -23,6 +23,8 @@ type member struct {
 	paused   int
 	// before are the configurations its replicas had before its last turn.
 	before map[uint32]Conf
+	// told are the generations of what it was told is wanted.
+	told map[uint32]uint64
 	// life counts its starts: what was begun in an earlier one has no effect.
 	life int
 }
@@ -47,6 +49,8 @@ type cluster struct {
 	rng     *rand.Rand
 	faults  Faults
 	members []*member
+	// logTail is Config.LogTailBytes; 0: logBytes.
+	logTail uint64
 	// logBytes is what each store keeps of its logs; 0: the default, so that nothing is truncated.
 	logBytes uint64
 	wire     []packet
@@ -156,8 +160,8 @@ func (c *cluster) start(m *member) error {
 		}
 	}
 	cfg := testConfig(m.name)
-	cfg.Faults, cfg.LogBytes = c.faults, c.logBytes
-	m.waits, m.installs, m.paused = nil, nil, 0
+	cfg.Faults, cfg.LogBytes, cfg.LogTailBytes = c.faults, c.logBytes, c.logTail
+	m.waits, m.installs, m.paused, m.told = nil, nil, 0, map[uint32]uint64{}
 	m.life++
 	m.core, err = New(cfg, m.engine, states)
 	return err

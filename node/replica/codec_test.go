@@ -71,8 +71,8 @@ func TestRowsOfANewerBinaryAreRefused(t *testing.T) {
 
 // An entry put together from commands that are encoded already is what encoding the whole would give.
 func TestEntryBytesAreThoseOfItsMessage(t *testing.T) {
-	for _, stamp := range []int64{0, 1, -1, 1_900_000_000_000} {
-		e := &storagev1.Entry{Term: 300, StampMs: stamp, Commands: []*storagev1.Command{
+	for i, stamp := range []int64{0, 1, -1, 1_900_000_000_000} {
+		e := &storagev1.Entry{Term: 300, StampMs: stamp, Everywhere: uint64(i) * 200, Commands: []*storagev1.Command{
 			request("a"), {}, {RequestId: string(make([]byte, 200)), LeaderStart: &storagev1.LeaderStart{Term: 1}},
 		}}
 		got := appendEntryHead(nil, e.Term, e.StampMs)
@@ -83,6 +83,7 @@ func TestEntryBytesAreThoseOfItsMessage(t *testing.T) {
 			}
 			got = appendEntryCommand(got, encoded)
 		}
+		got = appendEntryTail(got, e.Everywhere)
 		want, err := e.MarshalVT()
 		if err != nil {
 			t.Fatal(err)

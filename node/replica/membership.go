@@ -61,6 +61,8 @@ type membership struct {
 	caughtUp map[uint64]int
 }
 
+func (m *membership) wants(id uint64) bool { return m.wanted != nil && m.wanted.has(id) }
+
 // Want says what the control plane wants the shard's group to be. It may be told again and again; what is older than what is
 // known, and a list that is empty, is ignored. The leader drives its group there: it adds what is missing as learners, when all of them have caught up
 // makes them voters and removes what is not wanted in one change, and then tells Changed. The first time it is told of a
@@ -80,12 +82,12 @@ func (c *Core) Want(shard uint32, w Wanted) {
 	c.touch(r)
 }
 
-// learnStores notes where replicas are, and forgets those that are neither placed nor in the configuration. It stands on
+// learnStores notes where replicas are, and forgets those that are neither placed nor wanted nor in the configuration. It stands on
 // disk: after a restart a group must find together also when the control plane is away, or wants something else already.
 func (r *replica) learnStores(placed []Placed) {
 	stores := make(map[uint64]string, len(placed))
 	for id, store := range r.stores {
-		if r.inGroup(id) || len(r.conf.GetVoters()) == 0 {
+		if r.inGroup(id) || r.members.wants(id) || len(r.conf.GetVoters()) == 0 {
 			stores[id] = store
 		}
 	}

@@ -186,6 +186,21 @@ func TestMessagesOfAnotherStoreAreDropped(t *testing.T) {
 	}
 }
 
+// A stranger's message makes nobody forget where a wanted replica is that is not in the group yet.
+func TestStrangersDisplaceNobody(t *testing.T) {
+	c := calmCluster(t, 6, 1)
+	leader := c.leader(1)
+	r := leader.core.byID[1]
+	leader.core.Want(1, Wanted{Gen: 2, Replicas: []Placed{{r.id, leader.name}, {4, storeName(4)}}})
+	stranger, term := uint64(77), uint64(1)
+	leader.core.Step("stranger", PeerMessage{Shard: 1, Message: &raftpb.Message{
+		Type: raftpb.MsgHeartbeat.Enum(), To: &r.id, From: &stranger, Term: &term,
+	}})
+	if r.stores[4] != storeName(4) {
+		t.Fatalf("stores are %v", r.stores)
+	}
+}
+
 func TestReplicasAreMadeOnce(t *testing.T) {
 	engine := store.OpenMemory()
 	if err := CreateLearner(engine, 7, 4, 3); err != nil {

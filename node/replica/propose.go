@@ -36,12 +36,15 @@ func (c *Core) proposeNext(r *replica, stampMS int64) {
 	cut := r.queue.next(c.freshShare)
 	batch := r.queue.proposals(cut)
 	f := &flight{term: r.lead.term, proposals: batch}
-	f.entry = &storagev1.Entry{Term: f.term, StampMs: stampMS, Commands: make([]*storagev1.Command, len(batch))}
+	f.entry = &storagev1.Entry{
+		Term: f.term, StampMs: stampMS, Commands: make([]*storagev1.Command, len(batch)), Everywhere: r.matched(),
+	}
 	data := appendEntryHead(make([]byte, 0, cut.bytes()+len(batch)*4+32), f.term, stampMS)
 	for i, p := range batch {
 		f.entry.Commands[i] = p.Command
 		data = appendEntryCommand(data, p.Encoded)
 	}
+	data = appendEntryTail(data, f.entry.Everywhere)
 	if !r.propose(f, data) {
 		return
 	}
@@ -130,8 +133,8 @@ func (c *Core) refuseQueue(r *replica, err error) {
 	r.queue = queue{}
 }
 
-// appendEntryHead and appendEntryCommand write a storagev1.Entry around commands that are encoded already; the bytes are
-// those MarshalVT would make.
+// appendEntryHead, appendEntryCommand and appendEntryTail write a storagev1.Entry around commands that are encoded already;
+// the bytes are those MarshalVT would make.
 func appendEntryHead(b []byte, term uint64, stampMS int64) []byte {
 	b = binary.AppendUvarint(append(b, 1<<3), term)
 	if stampMS == 0 {
@@ -143,4 +146,11 @@ func appendEntryHead(b []byte, term uint64, stampMS int64) []byte {
 func appendEntryCommand(b, command []byte) []byte {
 	b = binary.AppendUvarint(append(b, 3<<3|2), uint64(len(command)))
 	return append(b, command...)
+}
+
+func appendEntryTail(b []byte, everywhere uint64) []byte {
+	if everywhere == 0 {
+		return b
+	}
+	return binary.AppendUvarint(append(b, 4<<3), everywhere)
 }

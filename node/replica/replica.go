@@ -39,6 +39,8 @@ type replica struct {
 	machine Machine
 	hard    hardState
 	applied appliedState
+	// everywhere is the highest index that is known to be on every replica of the group.
+	everywhere uint64
 	// dirty replicas take part in the next turn.
 	dirty bool
 	// gone: it has been removed.

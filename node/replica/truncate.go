@@ -9,22 +9,45 @@ import (
 // maxTruncations bounds the range deletes of one turn.
 const maxTruncations = 4
 
-// truncateLogs keeps the logs of all shards within Config.LogBytes together, the largest first, by removing what is
-// applied here and, on a leader, known to be on every replica that is not lost or hopelessly behind.
+// truncateLogs keeps the logs of all shards within their budgets, the largest first: what every replica is known to have
+// goes beyond Config.LogTailBytes; beyond Config.LogBytes what is applied here goes too, though a replica may lack it that is
+// lost or hopelessly behind: it will get a snapshot.
 func (c *Core) truncateLogs(b store.Batch) {
+	c.truncateTo(b, c.cfg.LogTailBytes, (*Core).known)
+	c.truncateTo(b, c.cfg.LogBytes, (*Core).truncatable)
+}
+
+// truncateTo removes from the largest logs what limit lets go, while all take more than budget.
+func (c *Core) truncateTo(b store.Batch, budget uint64, limit func(*Core, *replica) uint64) {
 	total := c.logBytes()
 	// A step below half of a shard's share would come too often.
-	step := c.cfg.LogBytes / uint64(2*len(c.all)+1)
-	for n := 0; n < maxTruncations && total > c.cfg.LogBytes; n++ {
+	step := budget / uint64(2*len(c.all)+1)
+	for n := 0; n < maxTruncations && total > budget; n++ {
 		r := c.largestLog()
-		before, limit := r.log.bytes, c.truncatable(r)
-		if limit <= r.log.truncated.index || r.log.bytesTo(limit) < step {
+		before, upTo := r.log.bytes, limit(c, r)
+		if upTo <= r.log.truncated.index || r.log.bytesTo(upTo) < step {
 			return
 		}
-		r.log.truncate(b, limit)
+		r.log.truncate(b, upTo)
 		c.counters.TruncatedBytes += before - r.log.bytes
 		total -= before - r.log.bytes
 	}
+}
+
+// known is the last applied index that every replica is known to have: a leader sees it, and tells the others with its
+// entries, so that none of them lets go of what its successor as leader may have to send.
+func (c *Core) known(r *replica) uint64 {
+	if r.installing != nil {
+		return 0 // its rows are being replaced
+	}
+	return min(r.everywhere, r.applied.index)
+}
+
+// matched is the index up to which every replica of a leader's group has the log.
+func (r *replica) matched() uint64 {
+	least := r.log.last
+	r.node.WithProgress(func(_ uint64, _ raft.ProgressType, pr tracker.Progress) { least = min(least, pr.Match) })
+	return least
 }
 
 func (c *Core) logBytes() uint64 {

@@ -33,8 +33,8 @@ const (
 	beatInterval = 2 * time.Second
 	// controlTimeout bounds a lone node's calls to the control plane at its start.
 	controlTimeout = 20 * time.Second
-	// loneLogBytes is how much of the raft logs a node keeps that has no peers to catch up: short enough that most of it
-	// is gone before its memtable is flushed. With peers it is memberLogBytes.
+	// loneLogBytes is how much of the raft logs a node keeps that nobody lacks: short enough that most of it is gone before
+	// its memtable is flushed. What a peer lacks is kept up to memberLogBytes.
 	loneLogBytes   = 16 << 20
 	memberLogBytes = 256 << 20
 	// handOverTimeout bounds the transfer of leaderships when a node stops.
@@ -313,7 +313,7 @@ func (n *Node) assemble() error {
 	}
 	if n.inner != nil {
 		n.placement = newPlacement(n)
-		hosting.LogBytes = memberLogBytes
+		hosting.LogBytes, hosting.LogTailBytes = memberLogBytes, loneLogBytes
 		hosting.Send, hosting.SendSnapshot, hosting.OnChanged = n.inner.transport.Send, n.sendSnapshot, n.placement.changed
 	}
 	if n.host, err = replica.NewHost(hosting, n.engine, replicas); err != nil {

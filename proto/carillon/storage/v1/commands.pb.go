@@ -29,8 +29,11 @@ type Entry struct {
 	// Leadership that proposed it: refused unless it is the shard's current one (LeaderStart aside).
 	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
 	// The proposing node's disciplined clock.
-	StampMs       int64      `protobuf:"varint,2,opt,name=stamp_ms,json=stampMs,proto3" json:"stamp_ms,omitempty"`
-	Commands      []*Command `protobuf:"bytes,3,rep,name=commands,proto3" json:"commands,omitempty"`
+	StampMs  int64      `protobuf:"varint,2,opt,name=stamp_ms,json=stampMs,proto3" json:"stamp_ms,omitempty"`
+	Commands []*Command `protobuf:"bytes,3,rep,name=commands,proto3" json:"commands,omitempty"`
+	// Entries up to this index were known to be on every replica when this one was proposed: nobody will ask for them. No part
+	// of the state depends on it.
+	Everywhere    uint64 `protobuf:"varint,4,opt,name=everywhere,proto3" json:"everywhere,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -84,6 +87,13 @@ func (x *Entry) GetCommands() []*Command {
 		return x.Commands
 	}
 	return nil
+}
+
+func (x *Entry) GetEverywhere() uint64 {
+	if x != nil {
+		return x.Everywhere
+	}
+	return 0
 }
 
 // Command holds exactly one command.
@@ -1661,11 +1671,14 @@ var File_carillon_storage_v1_commands_proto protoreflect.FileDescriptor
 
 const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\n" +
-	"\"carillon/storage/v1/commands.proto\x12\x13carillon.storage.v1\x1a!carillon/storage/v1/records.proto\"p\n" +
+	"\"carillon/storage/v1/commands.proto\x12\x13carillon.storage.v1\x1a!carillon/storage/v1/records.proto\"\x90\x01\n" +
 	"\x05Entry\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x19\n" +
 	"\bstamp_ms\x18\x02 \x01(\x03R\astampMs\x128\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1c.carillon.storage.v1.CommandR\bcommands\"\xce\t\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1c.carillon.storage.v1.CommandR\bcommands\x12\x1e\n" +
+	"\n" +
+	"everywhere\x18\x04 \x01(\x04R\n" +
+	"everywhere\"\xce\t\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x19\n" +

@@ -27,6 +27,7 @@ func (m *Entry) CloneVT() *Entry {
 	r := new(Entry)
 	r.Term = m.Term
 	r.StampMs = m.StampMs
+	r.Everywhere = m.Everywhere
 	if rhs := m.Commands; rhs != nil {
 		tmpContainer := make([]*Command, len(rhs))
 		for k, v := range rhs {
@@ -608,6 +609,11 @@ func (m *Entry) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Everywhere != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Everywhere))
+		i--
+		dAtA[i] = 0x20
 	}
 	if len(m.Commands) > 0 {
 		for iNdEx := len(m.Commands) - 1; iNdEx >= 0; iNdEx-- {
@@ -2111,6 +2117,9 @@ func (m *Entry) SizeVT() (n int) {
 			n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
 	}
+	if m.Everywhere != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Everywhere))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -2814,6 +2823,25 @@ func (m *Entry) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 4:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Everywhere", wireType)
+			}
+			m.Everywhere = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Everywhere |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -6903,6 +6931,25 @@ func (m *Entry) UnmarshalVTUnsafe(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 4:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Everywhere", wireType)
+			}
+			m.Everywhere = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Everywhere |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

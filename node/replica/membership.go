@@ -63,10 +63,11 @@ type membership struct {
 
 func (m *membership) wants(id uint64) bool { return m.wanted != nil && m.wanted.has(id) }
 
-// Want says what the control plane wants the shard's group to be. It may be told again and again; what is older than what is
-// known, and a list that is empty, is ignored. The leader drives its group there: it adds what is missing as learners, when all of them have caught up
-// makes them voters and removes what is not wanted in one change, and then tells Changed. The first time it is told of a
-// replica that is the first of the list and has no leader, that replica stands for election.
+// Want says what the control plane wants the shard's group to be; it is to be told after the start, after Add, and of every
+// change, and may be told more often. What is older than what is known, and a list that is empty, is ignored. The leader
+// drives its group there: it adds what is missing as learners, when all of them have caught up makes them voters and removes
+// what is not wanted in one change, and then tells Changed. A replica that is the first of the list and hears of no leader
+// stands for election when it is told for the first time.
 func (c *Core) Want(shard uint32, w Wanted) {
 	r := c.byID[shard]
 	if r == nil || len(w.Replicas) == 0 || r.members.wanted != nil && w.Gen < r.members.wanted.Gen {
@@ -82,8 +83,9 @@ func (c *Core) Want(shard uint32, w Wanted) {
 	c.touch(r)
 }
 
-// learnStores notes where replicas are, and forgets those that are neither placed nor wanted nor in the configuration. It stands on
-// disk: after a restart a group must find together also when the control plane is away, or wants something else already.
+// learnStores notes where replicas are, and forgets those that are neither placed nor wanted nor in the configuration. It
+// stands on disk: after a restart a group must find together also when the control plane is away, or wants something else
+// already.
 func (r *replica) learnStores(placed []Placed) {
 	stores := make(map[uint64]string, len(placed))
 	for id, store := range r.stores {

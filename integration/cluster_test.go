@@ -204,8 +204,9 @@ type ticker struct {
 
 	mu    sync.Mutex
 	early int
-	// worst is the highest lateness of a first delivery since it was last asked for.
-	worst time.Duration
+	// worst is the highest lateness of a first delivery since it was last asked for, worstID whose that was.
+	worst   time.Duration
+	worstID string
 }
 
 const tickEvery = time.Second
@@ -253,8 +254,8 @@ func (k *ticker) work(ctx context.Context, addrs []string) error {
 		if late < 0 {
 			k.early++
 		}
-		if e.Attempt == 1 {
-			k.worst = max(k.worst, late)
+		if e.Attempt == 1 && late > k.worst {
+			k.worst, k.worstID = late, e.ID
 		}
 		return nil, nil
 	}).Run(ctx)

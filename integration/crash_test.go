@@ -30,40 +30,48 @@ func TestCrashNothingLostNothingTwice(t *testing.T) {
 	s := startServer(t, "")
 	load := newCrashLoad(s)
 
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	producing, stopProducing := context.WithCancel(ctx)
-	producers, _ := errgroup.WithContext(ctx)
-	for i := range 4 {
-		producers.Go(func() error { return load.produce(producing, ctx, seed, i) })
-	}
-	producers.Go(func() error { return load.produceRecurring(producing, ctx) })
-	workers, workerCtx := errgroup.WithContext(ctx)
-	for i := range 3 {
-		workers.Go(func() error { return load.work(workerCtx, seed, i) })
-	}
-
 	kills := 0
-	for end := time.Now().Add(length); time.Now().Before(end); kills++ {
-		pause(t, time.Duration(200+rng.IntN(1800))*time.Millisecond)
-		s.kill()
-		s.start()
-	}
-	stopProducing()
-	if err := producers.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	load.drain(t, 60*time.Second)
-	stop()
-	if err := workers.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	load.runWhile(t, seed, func() {
+		for end := time.Now().Add(length); time.Now().Before(end); kills++ {
+			pause(t, time.Duration(200+rng.IntN(1800))*time.Millisecond)
+			s.kill()
+			s.start()
+		}
+	})
 	s.kill()
 	s.start() // what is proven below stands on disk
 	load.prove(t)
 	t.Logf("%d kills, %d jobs acknowledged, %d completions acknowledged", kills, len(load.acked), len(load.completed))
 	if kills < 3 || len(load.acked) < 50 || len(load.completed) < 50 {
 		t.Fatalf("the drill did too little to mean anything")
+	}
+}
+
+// runWhile puts the server under load while things are broken, and returns when all of it has ended.
+func (l *crashLoad) runWhile(t *testing.T, seed uint64, broken func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	producing, stopProducing := context.WithCancel(ctx)
+	defer stopProducing()
+	producers, _ := errgroup.WithContext(ctx)
+	for i := range 4 {
+		producers.Go(func() error { return l.produce(producing, ctx, seed, i) })
+	}
+	producers.Go(func() error { return l.produceRecurring(producing, ctx) })
+	workers, workerCtx := errgroup.WithContext(ctx)
+	for i := range 3 {
+		workers.Go(func() error { return l.work(workerCtx, seed, i) })
+	}
+	broken()
+	stopProducing()
+	if err := producers.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	l.drain(t, 60*time.Second)
+	stop()
+	if err := workers.Wait(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -28,7 +28,8 @@ func (c *Core) pursueDrain(r *replica) {
 
 // finishDrain answers those who wait for the store to lead nothing.
 func (c *Core) finishDrain() {
-	if len(c.drained) == 0 || slices.ContainsFunc(c.all, func(r *replica) bool { return r.lead != nil && len(r.conf.GetVoters()) > 1 }) {
+	stays := func(r *replica) bool { return r.lead != nil && len(r.conf.GetVoters()) > 1 }
+	if len(c.drained) == 0 || slices.ContainsFunc(c.all, stays) {
 		return
 	}
 	for _, done := range c.drained {

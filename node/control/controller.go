@@ -101,10 +101,14 @@ func (c *Controller) serve(ctx context.Context, term *Term) error {
 	})
 	group.Go(func() error {
 		for {
-			if err := c.round(ctx, term); errors.Is(err, ErrDeposed) {
+			switch err := c.round(ctx, term); {
+			case err == nil:
+			case errors.Is(err, ErrDeposed):
 				return err
-			} else if err != nil {
+			case errors.Is(err, ErrUnavailable):
 				c.cfg.Logger.Debug("placement waits", "error", err)
+			default:
+				c.cfg.Logger.Error("placement stands still", "error", err)
 			}
 			pause(ctx, placePause)
 			select {

@@ -283,8 +283,8 @@ func changeError(err error) error {
 	return unavailable(err)
 }
 
-// EnsureVoter returns when this member is a voter, which it makes itself once it has what the leader has and the cluster
-// has its three members; until then it waits. It is to be called at every start. Errors: ErrRemoved, or ctx's.
+// EnsureVoter returns when this member is a voter, which it makes itself once it has what the leader has and the cluster's
+// three members have all been there; until then it waits. It is to be called at every start. Errors: ErrRemoved, or ctx's.
 func (s *Server) EnsureVoter(ctx context.Context) error {
 	retry := time.NewTicker(promoteEvery)
 	defer retry.Stop()
@@ -292,7 +292,7 @@ func (s *Server) EnsureVoter(ctx context.Context) error {
 		if s.voter() {
 			return nil
 		}
-		if len(s.LocalMembers()) >= Voters {
+		if s.started() >= Voters {
 			s.promote(ctx)
 		}
 		select {
@@ -309,6 +309,16 @@ func (s *Server) EnsureVoter(ctx context.Context) error {
 func (s *Server) voter() bool {
 	self := s.etcd.Server.Cluster().Member(s.etcd.Server.MemberID())
 	return self != nil && !self.IsLearner
+}
+
+// started counts the members that have been ready: one that was admitted may never come.
+func (s *Server) started() (n int) {
+	for _, m := range s.LocalMembers() {
+		if m.Started {
+			n++
+		}
+	}
+	return n
 }
 
 // promote asks once. A refusal is what an attempt before its time gets: the next one follows.

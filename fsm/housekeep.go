@@ -101,9 +101,12 @@ func (a *apply) expire(key []byte) {
 // those that were missed when it was deleted are cancelled now.
 func (a *apply) sweepTombstone(atMS int64, tenant, jobID string) {
 	key := JobKey(tenant, jobID)
-	if j := a.job(key); j != nil && j.State == storagev1.JobState_JOB_STATE_DELETED && j.DeletedMs+recordKeptMS <= atMS {
-		a.sweepJob(tenant, jobID, j, true)
+	j := a.job(key)
+	if j != nil && j.State == storagev1.JobState_JOB_STATE_DELETED && j.DeletedMs+recordKeptMS <= atMS {
+		a.sweepJob(tenant, jobID, j, false)
+		j = nil
 	}
+	a.sweepPayloads(tenant, jobID, j)
 	name := jobName{tenant, jobID}
 	s, marked := a.m.stops[name]
 	if !marked || s.deletedTo == 0 {
@@ -137,10 +140,25 @@ func (a *apply) sweepJob(tenant, jobID string, j *storagev1.Job, payloads bool) 
 	if !payloads {
 		return
 	}
-	// Few jobs have payloads apart, and a range delete costs more than to look.
 	prefix := blobPrefix(tenant, jobID, j.Incarnation)
-	if key, _ := newFinder(a.s, 0).first(prefix, PrefixEnd(prefix)); key != nil {
-		a.s.DeleteRange(prefix, PrefixEnd(prefix))
+	a.sweepBlobs(prefix, PrefixEnd(prefix))
+}
+
+// sweepPayloads removes the payloads of a job that is gone, or of the deleted ones before j, which was created over their
+// tombstone.
+func (a *apply) sweepPayloads(tenant, jobID string, j *storagev1.Job) {
+	start := namedKey(KindBlob, tenant, jobID)
+	end := PrefixEnd(start)
+	if j != nil {
+		end = blobPrefix(tenant, jobID, j.Incarnation)
+	}
+	a.sweepBlobs(start, end)
+}
+
+// sweepBlobs removes payloads. Few jobs have any apart, and a range delete costs more than to look.
+func (a *apply) sweepBlobs(start, end []byte) {
+	if key, _ := newFinder(a.s, 0).first(start, end); key != nil {
+		a.s.DeleteRange(start, end)
 	}
 }
 

@@ -140,6 +140,7 @@ func TestWhatNeverLeftIsNotAmbiguous(t *testing.T) {
 	})
 	t.Run("another store at the address", func(t *testing.T) {
 		c := newCluster(t, "a", "b", "old")
+		c.lead(1, "b")
 		c.believe(1, "old")
 		c.nodes["old"].server.Config.Handler = c.nodes["b"].server.Config.Handler
 		_, err := c.nodes["a"].router.Do(t.Context(), 1, commands(1, 1)[0].Command)

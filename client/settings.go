@@ -101,10 +101,3 @@ func (c *Client) DeleteTenant(ctx context.Context, req *carillonv1.DeleteTenantR
 		return res.GetTask(), err
 	})
 }
-
-// GetCluster reads nodes, shards, backlog and alarms as the node in use knows them.
-func (c *Client) GetCluster(
-	ctx context.Context, req *carillonv1.GetClusterRequest,
-) (*carillonv1.GetClusterResponse, error) {
-	return unary(ctx, c, identified, c.cluster.GetCluster, req)
-}

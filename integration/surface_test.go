@@ -28,7 +28,8 @@ var commands = map[protoreflect.Name]string{
 	"DeleteQueue":  "queues delete",
 	"CreateTenant": "tenants create", "GetTenant": "tenants get", "ListTenants": "tenants list",
 	"UpdateTenant": "tenants update", "DeleteTenant": "tenants delete",
-	"GetCluster": "cluster status",
+	"GetCluster": "cluster status", "TransferLeader": "cluster transfer", "DrainNode": "cluster drain",
+	"UndrainNode": "cluster undrain", "RemoveNode": "cluster remove-node", "ReplaceStore": "cluster replace-store",
 }
 
 // workerCalls have no command, and no client method of their own: a worker is a program, and client.Worker makes them.
@@ -120,7 +121,7 @@ func restOf(t *testing.T, m protoreflect.MethodDescriptor) (verb, path string) {
 // isServed asks for something that does not exist: the answer must be the handler's and not the router's.
 func (s *server) isServed(verb, path string) {
 	s.t.Helper()
-	path = strings.NewReplacer("{id}", "nothing", "{name}", "nothing").Replace(path)
+	path = strings.NewReplacer("{id}", "nothing", "{name}", "nothing", "{node}", "nothing").Replace(path)
 	body := []byte("{}")
 	if verb == http.MethodGet || verb == http.MethodDelete {
 		body = nil

@@ -47,6 +47,8 @@ type Backend interface {
 	// ends; it goes on in the background then, and the same id asks again.
 	RunTask(ctx context.Context, id string, kind storagev1.TaskKind, filter *storagev1.Filter) (TaskProgress, error)
 
+	Operator
+
 	// Cluster describes the cluster as this node sees it.
 	Cluster(ctx context.Context) (ClusterStatus, error)
 	// NowMS is the node's disciplined clock.
@@ -102,6 +104,8 @@ type Alarm struct {
 	Name    string
 	Message string
 	SinceMS int64
+	// Node is the name of the node that raises it.
+	Node string
 }
 
 // NodeStatus describes one node.
@@ -114,6 +118,17 @@ type NodeStatus struct {
 	StartedMS int64
 	Ready     bool
 	ClockOK   bool
+	// State is what is wanted of its store; StateUnknown if the control plane has not told.
+	State StoreState
+	// SilentSinceMS is since when nothing was heard of it; 0: it is heard.
+	SilentSinceMS int64
+	// EtcdVoter and EtcdLearner say what its part in the control plane is, Controller that it places replicas.
+	EtcdVoter, EtcdLearner, Controller bool
+	// ClockOffsetMS is its clock minus this node's, if ClockKnown.
+	ClockOffsetMS int64
+	ClockKnown    bool
+	// Replicas on it, learners included.
+	Replicas int
 }
 
 // ShardStatus describes one shard at its leader.
@@ -133,6 +148,18 @@ type ShardStatus struct {
 	Dead            uint64
 	Held            uint64
 	OldestWaitingMS int64
+	// Members are all its replicas as the leader sees them; none where no leader has said.
+	Members []ReplicaStatus
+}
+
+// ReplicaStatus is one replica of a shard as its leader sees it.
+type ReplicaStatus struct {
+	Store   string
+	Learner bool
+	// Lag is how many log entries it is not known to have.
+	Lag uint64
+	// Snapshot: it is being filled. Active: it was heard of within the last seconds.
+	Snapshot, Active bool
 }
 
 // Unavailable says that the shard cannot be served now.

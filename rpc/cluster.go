@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
@@ -21,7 +24,11 @@ func (s *server) getCluster(ctx context.Context, _ *carillonv1.GetClusterRequest
 	for _, n := range status.Nodes {
 		node := &carillonv1.Node{
 			Name: n.Name, StoreId: n.Store, Address: n.Address, Version: n.Version, Ready: n.Ready, ClockHeld: !n.ClockOK,
-			StartTime: optionalTime(n.StartedMS),
+			StartTime: optionalTime(n.StartedMS), State: storeStates[n.State], SilentSince: optionalTime(n.SilentSinceMS),
+			Controller: n.Controller, ControlRole: controlRole(&n), Replicas: uint32(n.Replicas),
+		}
+		if n.ClockKnown {
+			node.ClockOffset = durationpb.New(time.Duration(n.ClockOffsetMS) * time.Millisecond)
 		}
 		nameOfStore[n.Store], nodes[n.Store] = n.Name, node
 		res.Nodes = append(res.Nodes, node)
@@ -38,14 +45,38 @@ func (s *server) getCluster(ctx context.Context, _ *carillonv1.GetClusterRequest
 		for _, store := range sh.ReplicaStores {
 			shard.Replicas = append(shard.Replicas, cmp.Or(nameOfStore[store], store))
 		}
+		shard.Members = members(sh.Members, nameOfStore)
 		addBacklog(res.Backlog, shard.Backlog)
 		res.Shards = append(res.Shards, shard)
 	}
 	slices.SortFunc(res.Shards, func(a, b *carillonv1.Shard) int { return cmp.Compare(a.Id, b.Id) })
 	for _, a := range status.Alarms {
-		res.Alarms = append(res.Alarms, &carillonv1.Alarm{Name: a.Name, Message: a.Message, Since: optionalTime(a.SinceMS)})
+		res.Alarms = append(res.Alarms, &carillonv1.Alarm{
+			Name: a.Name, Message: a.Message, Since: optionalTime(a.SinceMS), Node: a.Node,
+		})
 	}
 	return res, nil
+}
+
+func controlRole(n *NodeStatus) carillonv1.ControlRole {
+	switch {
+	case n.EtcdVoter:
+		return carillonv1.ControlRole_CONTROL_ROLE_VOTER
+	case n.EtcdLearner:
+		return carillonv1.ControlRole_CONTROL_ROLE_LEARNER
+	}
+	return carillonv1.ControlRole_CONTROL_ROLE_UNSPECIFIED
+}
+
+// members are a shard's replicas in order of the nodes' names.
+func members(from []ReplicaStatus, nameOfStore map[string]string) (list []*carillonv1.Replica) {
+	for _, r := range from {
+		list = append(list, &carillonv1.Replica{
+			Node: cmp.Or(nameOfStore[r.Store], r.Store), Learner: r.Learner, Lag: r.Lag, Snapshot: r.Snapshot, Active: r.Active,
+		})
+	}
+	slices.SortFunc(list, func(a, b *carillonv1.Replica) int { return cmp.Compare(a.Node, b.Node) })
+	return list
 }
 
 func backlogOf(s *ShardStatus) *carillonv1.Backlog {

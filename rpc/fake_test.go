@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -23,6 +24,7 @@ type fakeBackend struct {
 	queues  map[string]*storagev1.QueueSettings
 	tenants map[string]*storagev1.TenantSettings
 	cluster ClusterStatus
+	fakeOperator
 
 	// fail, if set, is asked before each command; an error is what Do answers. With applied set, the command is applied
 	// all the same: its answer is lost.
@@ -287,6 +289,45 @@ func (b *fakeBackend) RunTask(ctx context.Context, id string, kind storagev1.Tas
 }
 
 func (b *fakeBackend) Cluster(context.Context) (ClusterStatus, error) { return b.cluster, nil }
+
+// fakeOperator says what it was asked, and that node n2 has two replicas left.
+type fakeOperator struct {
+	asked []string
+	fail  error
+}
+
+func (o *fakeOperator) TransferLeaders(_ context.Context, req TransferRequest) (moved []LeaderTransfer, err error) {
+	o.asked = append(o.asked, fmt.Sprintf("transfer %v %s %s", req.Shards, req.From, req.To))
+	for _, shard := range req.Shards {
+		t := LeaderTransfer{Shard: shard, From: req.From, To: req.To}
+		if shard == 2 {
+			t.Reason = "no"
+		}
+		moved = append(moved, t)
+	}
+	return moved, o.fail
+}
+
+func (o *fakeOperator) change(what, node string) (NodeChange, error) {
+	o.asked = append(o.asked, what+" "+node)
+	return NodeChange{Node: node, Store: "s2", State: StateDraining, Led: 1, Replicas: 2, Staying: 1, Message: what}, o.fail
+}
+
+func (o *fakeOperator) Drain(_ context.Context, node string) (NodeChange, error) {
+	return o.change("drain", node)
+}
+
+func (o *fakeOperator) Undrain(_ context.Context, node string) (NodeChange, error) {
+	return o.change("undrain", node)
+}
+
+func (o *fakeOperator) RemoveNode(_ context.Context, node string) (NodeChange, error) {
+	return o.change("remove", node)
+}
+
+func (o *fakeOperator) ReplaceStore(_ context.Context, node string) (NodeChange, error) {
+	return o.change("replace", node)
+}
 
 // memoryState is a shard's rows.
 type memoryState map[string][]byte

@@ -240,6 +240,11 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.TenantServiceDeleteTenantProcedure, single, s.deleteTenant),
 
 		unary(s, carillonv1connect.ClusterServiceGetClusterProcedure, single, s.getCluster),
+		unary(s, carillonv1connect.ClusterServiceTransferLeaderProcedure, single, s.transferLeader),
+		unary(s, carillonv1connect.ClusterServiceDrainNodeProcedure, single, s.drainNode),
+		unary(s, carillonv1connect.ClusterServiceUndrainNodeProcedure, single, s.undrainNode),
+		unary(s, carillonv1connect.ClusterServiceRemoveNodeProcedure, single, s.removeNode),
+		unary(s, carillonv1connect.ClusterServiceReplaceStoreProcedure, single, s.replaceStore),
 	}
 }
 

@@ -32,6 +32,7 @@ type Server struct {
 	executions []*execution
 	queues     map[string]*carillonv1.Queue
 	tenants    map[string]*carillonv1.Tenant
+	nodes      map[string]*fakeNode
 	fencing    uint64
 	// changed is closed and replaced when something became ready.
 	changed chan struct{}
@@ -53,7 +54,7 @@ type name struct{ tenant, id string }
 func NewServer() *Server {
 	s := &Server{
 		calls: make(map[string]int), jobs: make(map[name]*job), queues: make(map[string]*carillonv1.Queue),
-		tenants: make(map[string]*carillonv1.Tenant), changed: make(chan struct{}),
+		tenants: make(map[string]*carillonv1.Tenant), nodes: make(map[string]*fakeNode), changed: make(chan struct{}),
 	}
 	mux := http.NewServeMux()
 	opts := connect.WithInterceptors(connect.UnaryInterceptorFunc(s.intercept))

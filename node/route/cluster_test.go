@@ -177,6 +177,20 @@ func (m member) NodeStatus(context.Context, *clusterv1.NodeStatusRequest) (*clus
 	return &clusterv1.NodeStatusResponse{Node: &clusterv1.NodeStatus{Store: m.n.store}}, nil
 }
 
+func (m member) Transfer(_ context.Context, req *clusterv1.TransferRequest) (*clusterv1.TransferResponse, error) {
+	m.n.mu.Lock()
+	defer m.n.mu.Unlock()
+	res := &clusterv1.TransferResponse{}
+	for _, h := range req.Handovers {
+		reason := "it does not lead"
+		if m.n.leads[h.Shard] {
+			reason = ""
+		}
+		res.Reasons = append(res.Reasons, reason)
+	}
+	return res, nil
+}
+
 // commands makes n commands for each of the shards.
 func commands(n int, shards ...uint32) (cmds []rpc.ShardCommand) {
 	for i := range n {

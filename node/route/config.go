@@ -25,6 +25,8 @@ const (
 	// maxCallCommands and maxCallBytes cap the commands of one call; what is beyond goes in further calls beside it.
 	maxCallCommands = 1024
 	maxCallBytes    = 4 << 20
+	// maxHandovers bounds the leaderships that one call hands over.
+	maxHandovers = 1024
 	// maxAnswerBytes cuts the answer of a poll: leases beyond it are given back.
 	maxAnswerBytes = 32 << 20
 	// maxMessageBytes bounds a message on either side. The largest are the outcomes of maxCallCommands commands.

@@ -25,6 +25,8 @@ type Member interface {
 	Probe(ctx context.Context, req *clusterv1.ProbeRequest) (*clusterv1.ProbeResponse, error)
 	Join(ctx context.Context, req *clusterv1.JoinRequest) (*clusterv1.JoinResponse, error)
 	NodeStatus(ctx context.Context, req *clusterv1.NodeStatusRequest) (*clusterv1.NodeStatusResponse, error)
+	// Transfer hands leaderships of this node over, and returns one reason for each that has not gone when ctx ends.
+	Transfer(ctx context.Context, req *clusterv1.TransferRequest) (*clusterv1.TransferResponse, error)
 }
 
 // HandlerConfig is what NewHandler needs.
@@ -121,6 +123,19 @@ func (s *server) Join(ctx context.Context, req *connect.Request[clusterv1.JoinRe
 
 func (s *server) NodeStatus(ctx context.Context, req *connect.Request[clusterv1.NodeStatusRequest]) (*connect.Response[clusterv1.NodeStatusResponse], error) {
 	return response(s.cfg.Member.NodeStatus(ctx, req.Msg))
+}
+
+// Transfer answers with what is known a little before the caller's deadline.
+func (s *server) Transfer(ctx context.Context, call *connect.Request[clusterv1.TransferRequest]) (*connect.Response[clusterv1.TransferResponse], error) {
+	if _, err := s.local(call.Msg.Store); err != nil {
+		return nil, err
+	}
+	if n := len(call.Msg.Handovers); n > maxHandovers {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%d handovers; at most %d are allowed", n, maxHandovers))
+	}
+	ctx, cancel := early(ctx)
+	defer cancel()
+	return response(s.cfg.Member.Transfer(ctx, call.Msg))
 }
 
 func response[T any](msg *T, err error) (*connect.Response[T], error) {

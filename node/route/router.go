@@ -109,6 +109,23 @@ func (r *Router) NodeStatus(ctx context.Context, store string) (*clusterv1.NodeS
 	return call(ctx, p, p.client.NodeStatus, &clusterv1.NodeStatusRequest{})
 }
 
+// Transfer has a store's node hand leaderships over, at most 1,024. The reasons say, in the order of the handovers, why
+// each has not gone within the time of one call; empty: it has.
+func (r *Router) Transfer(ctx context.Context, store string, handovers []*clusterv1.Handover) (reasons []string, err error) {
+	p, err := r.peer(store)
+	if err != nil {
+		return nil, err
+	}
+	res, err := call(ctx, p, p.client.Transfer, &clusterv1.TransferRequest{Store: store, From: r.cfg.Self, Handovers: handovers})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(res.Reasons) != len(handovers):
+		return nil, fmt.Errorf("call store %s: %d reasons for %d handovers", store, len(res.Reasons), len(handovers))
+	}
+	return res.Reasons, nil
+}
+
 // peer returns the store's peer where it is now.
 func (r *Router) peer(store string) (*peer, error) {
 	addr, ok := r.cfg.Dial(store)

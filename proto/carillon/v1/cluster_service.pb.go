@@ -10,6 +10,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -22,6 +23,116 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// StoreState is what is wanted of a store.
+type StoreState int32
+
+const (
+	// Not known: the control plane does not answer.
+	StoreState_STORE_STATE_UNSPECIFIED StoreState = 0
+	// It takes part.
+	StoreState_STORE_STATE_UP StoreState = 1
+	// It gets no replicas and no leaderships any more.
+	StoreState_STORE_STATE_DRAINING StoreState = 2
+	// It is lost or removed, and may not come back.
+	StoreState_STORE_STATE_GONE StoreState = 3
+)
+
+// Enum value maps for StoreState.
+var (
+	StoreState_name = map[int32]string{
+		0: "STORE_STATE_UNSPECIFIED",
+		1: "STORE_STATE_UP",
+		2: "STORE_STATE_DRAINING",
+		3: "STORE_STATE_GONE",
+	}
+	StoreState_value = map[string]int32{
+		"STORE_STATE_UNSPECIFIED": 0,
+		"STORE_STATE_UP":          1,
+		"STORE_STATE_DRAINING":    2,
+		"STORE_STATE_GONE":        3,
+	}
+)
+
+func (x StoreState) Enum() *StoreState {
+	p := new(StoreState)
+	*p = x
+	return p
+}
+
+func (x StoreState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StoreState) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_cluster_service_proto_enumTypes[0].Descriptor()
+}
+
+func (StoreState) Type() protoreflect.EnumType {
+	return &file_carillon_v1_cluster_service_proto_enumTypes[0]
+}
+
+func (x StoreState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StoreState.Descriptor instead.
+func (StoreState) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{0}
+}
+
+// ControlRole is a node's part in the control plane.
+type ControlRole int32
+
+const (
+	// It does not answer, or has none.
+	ControlRole_CONTROL_ROLE_UNSPECIFIED ControlRole = 0
+	// It has a copy, and no vote yet.
+	ControlRole_CONTROL_ROLE_LEARNER ControlRole = 1
+	// It votes.
+	ControlRole_CONTROL_ROLE_VOTER ControlRole = 2
+)
+
+// Enum value maps for ControlRole.
+var (
+	ControlRole_name = map[int32]string{
+		0: "CONTROL_ROLE_UNSPECIFIED",
+		1: "CONTROL_ROLE_LEARNER",
+		2: "CONTROL_ROLE_VOTER",
+	}
+	ControlRole_value = map[string]int32{
+		"CONTROL_ROLE_UNSPECIFIED": 0,
+		"CONTROL_ROLE_LEARNER":     1,
+		"CONTROL_ROLE_VOTER":       2,
+	}
+)
+
+func (x ControlRole) Enum() *ControlRole {
+	p := new(ControlRole)
+	*p = x
+	return p
+}
+
+func (x ControlRole) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ControlRole) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_cluster_service_proto_enumTypes[1].Descriptor()
+}
+
+func (ControlRole) Type() protoreflect.EnumType {
+	return &file_carillon_v1_cluster_service_proto_enumTypes[1]
+}
+
+func (x ControlRole) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ControlRole.Descriptor instead.
+func (ControlRole) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+}
 
 // GetClusterRequest has no fields yet.
 type GetClusterRequest struct {
@@ -168,8 +279,20 @@ type Node struct {
 	ShardsLed uint32 `protobuf:"varint,6,opt,name=shards_led,json=shardsLed,proto3" json:"shards_led,omitempty"`
 	// Its clock disagrees or has stepped: it fires nothing until that is settled.
 	ClockHeld bool `protobuf:"varint,7,opt,name=clock_held,json=clockHeld,proto3" json:"clock_held,omitempty"`
-	// When it started.
-	StartTime     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// When it started. Unset: it does not answer.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// What is wanted of its store.
+	State StoreState `protobuf:"varint,9,opt,name=state,proto3,enum=carillon.v1.StoreState" json:"state,omitempty"`
+	// Since when the answering node has heard nothing of it. Unset: it is heard.
+	SilentSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
+	// Its part in the control plane.
+	ControlRole ControlRole `protobuf:"varint,11,opt,name=control_role,json=controlRole,proto3,enum=carillon.v1.ControlRole" json:"control_role,omitempty"`
+	// It is the one that places replicas.
+	Controller bool `protobuf:"varint,12,opt,name=controller,proto3" json:"controller,omitempty"`
+	// Its clock minus that of the answering node, as the beats between them tell. Unset: not known.
+	ClockOffset *durationpb.Duration `protobuf:"bytes,13,opt,name=clock_offset,json=clockOffset,proto3" json:"clock_offset,omitempty"`
+	// Replicas on it, learners included.
+	Replicas      uint32 `protobuf:"varint,14,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -260,6 +383,48 @@ func (x *Node) GetStartTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Node) GetState() StoreState {
+	if x != nil {
+		return x.State
+	}
+	return StoreState_STORE_STATE_UNSPECIFIED
+}
+
+func (x *Node) GetSilentSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentSince
+	}
+	return nil
+}
+
+func (x *Node) GetControlRole() ControlRole {
+	if x != nil {
+		return x.ControlRole
+	}
+	return ControlRole_CONTROL_ROLE_UNSPECIFIED
+}
+
+func (x *Node) GetController() bool {
+	if x != nil {
+		return x.Controller
+	}
+	return false
+}
+
+func (x *Node) GetClockOffset() *durationpb.Duration {
+	if x != nil {
+		return x.ClockOffset
+	}
+	return nil
+}
+
+func (x *Node) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
 // Shard is one raft group, with a part of the jobs.
 type Shard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -269,7 +434,7 @@ type Shard struct {
 	Leader string `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
 	// Epoch of that leadership; only grows.
 	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Names of the nodes that hold a replica.
+	// Names of the nodes that hold a replica which votes.
 	Replicas []string `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// Goes on without the control plane, under raft alone.
 	Degraded bool `protobuf:"varint,5,opt,name=degraded,proto3" json:"degraded,omitempty"`
@@ -278,7 +443,9 @@ type Shard struct {
 	// Index of the last log entry applied at its leader.
 	AppliedIndex uint64 `protobuf:"varint,7,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	// Its share of the work.
-	Backlog       *Backlog `protobuf:"bytes,8,opt,name=backlog,proto3" json:"backlog,omitempty"`
+	Backlog *Backlog `protobuf:"bytes,8,opt,name=backlog,proto3" json:"backlog,omitempty"`
+	// Every replica, those that do not vote yet too, as the shard's leader sees it; in order of the nodes' names.
+	Members       []*Replica `protobuf:"bytes,9,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -369,6 +536,95 @@ func (x *Shard) GetBacklog() *Backlog {
 	return nil
 }
 
+func (x *Shard) GetMembers() []*Replica {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// Replica is one copy of a shard.
+type Replica struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node it is on.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// It does not vote yet.
+	Learner bool `protobuf:"varint,2,opt,name=learner,proto3" json:"learner,omitempty"`
+	// Log entries that it is not known to have; 0 at the leader.
+	Lag uint64 `protobuf:"varint,3,opt,name=lag,proto3" json:"lag,omitempty"`
+	// It is being filled from a snapshot.
+	Snapshot bool `protobuf:"varint,4,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// The leader has heard of it within the last seconds.
+	Active        bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Replica) Reset() {
+	*x = Replica{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Replica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Replica) ProtoMessage() {}
+
+func (x *Replica) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Replica.ProtoReflect.Descriptor instead.
+func (*Replica) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Replica) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Replica) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+func (x *Replica) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *Replica) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
+}
+
+func (x *Replica) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
 // Backlog counts jobs, and executions by state.
 type Backlog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -394,7 +650,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +662,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +675,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Backlog) GetJobs() uint64 {
@@ -481,11 +737,11 @@ func (x *Backlog) GetOldestWaitingTime() *timestamppb.Timestamp {
 // Alarm is a condition that a person should look at. It goes by itself when the condition does.
 type Alarm struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stable name: "clock", "slot-map", "control-plane". docs/operations.md says what to do about each.
+	// Stable name, such as "clock" or "node-silent". docs/operations.md says what to do about each.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// One sentence for a person.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Node it is about; empty: the cluster.
+	// Node that raises it. Several that see the same raise one each.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	// Shard it is about; unset: not about one.
 	Shard *uint32 `protobuf:"varint,4,opt,name=shard,proto3,oneof" json:"shard,omitempty"`
@@ -497,7 +753,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +765,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +778,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Alarm) GetName() string {
@@ -560,11 +816,495 @@ func (x *Alarm) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+// TransferLeaderRequest names leaderships, and where they are to go.
+type TransferLeaderRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shards to move. Empty: all that from leads; then from must be set.
+	Shards []uint32 `protobuf:"varint,1,rep,packed,name=shards,proto3" json:"shards,omitempty"`
+	// Node whose leaderships are moved; others are left where they are. Empty: whoever leads.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Node that is to lead. Empty: for each shard another one that has a vote in it, the one that leads fewest.
+	To            string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferLeaderRequest) Reset() {
+	*x = TransferLeaderRequest{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferLeaderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferLeaderRequest) ProtoMessage() {}
+
+func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
+func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TransferLeaderRequest) GetShards() []uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+func (x *TransferLeaderRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *TransferLeaderRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+// TransferLeaderResponse says what came of it, in order of the shards.
+type TransferLeaderResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Transfers     []*LeaderTransfer      `protobuf:"bytes,1,rep,name=transfers,proto3" json:"transfers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferLeaderResponse) Reset() {
+	*x = TransferLeaderResponse{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferLeaderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferLeaderResponse) ProtoMessage() {}
+
+func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
+func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TransferLeaderResponse) GetTransfers() []*LeaderTransfer {
+	if x != nil {
+		return x.Transfers
+	}
+	return nil
+}
+
+// LeaderTransfer is one leadership that was to be moved.
+type LeaderTransfer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard uint32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Node that led it before; empty: none.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Node that was to lead it; empty: there was none to take it.
+	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// It leads.
+	Done bool `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
+	// Why it does not.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaderTransfer) Reset() {
+	*x = LeaderTransfer{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaderTransfer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaderTransfer) ProtoMessage() {}
+
+func (x *LeaderTransfer) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaderTransfer.ProtoReflect.Descriptor instead.
+func (*LeaderTransfer) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *LeaderTransfer) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *LeaderTransfer) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *LeaderTransfer) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *LeaderTransfer) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *LeaderTransfer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// DrainNodeRequest names the node.
+type DrainNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, or the id of its store.
+	Node          string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainNodeRequest) Reset() {
+	*x = DrainNodeRequest{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainNodeRequest) ProtoMessage() {}
+
+func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
+func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *DrainNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// UndrainNodeRequest names the node.
+type UndrainNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, or the id of its store.
+	Node          string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainNodeRequest) Reset() {
+	*x = UndrainNodeRequest{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainNodeRequest) ProtoMessage() {}
+
+func (x *UndrainNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainNodeRequest.ProtoReflect.Descriptor instead.
+func (*UndrainNodeRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *UndrainNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// RemoveNodeRequest names the node.
+type RemoveNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, or the id of its store.
+	Node          string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeRequest) Reset() {
+	*x = RemoveNodeRequest{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeRequest) ProtoMessage() {}
+
+func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
+func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RemoveNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// ReplaceStoreRequest names the node.
+type ReplaceStoreRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, or the id of its store.
+	Node          string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaceStoreRequest) Reset() {
+	*x = ReplaceStoreRequest{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceStoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceStoreRequest) ProtoMessage() {}
+
+func (x *ReplaceStoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceStoreRequest.ProtoReflect.Descriptor instead.
+func (*ReplaceStoreRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ReplaceStoreRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// NodeChange is how far a change of a node is.
+type NodeChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Its store.
+	StoreId string `protobuf:"bytes,2,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	// What is wanted of the store now.
+	State StoreState `protobuf:"varint,3,opt,name=state,proto3,enum=carillon.v1.StoreState" json:"state,omitempty"`
+	// Nothing is left to be done.
+	Done bool `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
+	// Shards that it leads still.
+	ShardsLed uint32 `protobuf:"varint,5,opt,name=shards_led,json=shardsLed,proto3" json:"shards_led,omitempty"`
+	// Replicas that it has still, or that are not made elsewhere yet.
+	Replicas uint32 `protobuf:"varint,6,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Those of them that stay because no other node has room: each shard has one replica on a node.
+	Staying uint32 `protobuf:"varint,7,opt,name=staying,proto3" json:"staying,omitempty"`
+	// One sentence for a person: what is waited for, or what that leaves.
+	Message       string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeChange) Reset() {
+	*x = NodeChange{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeChange) ProtoMessage() {}
+
+func (x *NodeChange) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeChange.ProtoReflect.Descriptor instead.
+func (*NodeChange) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *NodeChange) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeChange) GetStoreId() string {
+	if x != nil {
+		return x.StoreId
+	}
+	return ""
+}
+
+func (x *NodeChange) GetState() StoreState {
+	if x != nil {
+		return x.State
+	}
+	return StoreState_STORE_STATE_UNSPECIFIED
+}
+
+func (x *NodeChange) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *NodeChange) GetShardsLed() uint32 {
+	if x != nil {
+		return x.ShardsLed
+	}
+	return 0
+}
+
+func (x *NodeChange) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *NodeChange) GetStaying() uint32 {
+	if x != nil {
+		return x.Staying
+	}
+	return 0
+}
+
+func (x *NodeChange) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_carillon_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
-	"!carillon/v1/cluster_service.proto\x12\vcarillon.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x13\n" +
+	"!carillon/v1/cluster_service.proto\x12\vcarillon.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x13\n" +
 	"\x11GetClusterRequest\"\x94\x02\n" +
 	"\x12GetClusterResponse\x12\x1d\n" +
 	"\n" +
@@ -573,7 +1313,7 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\x06shards\x18\x03 \x03(\v2\x12.carillon.v1.ShardR\x06shards\x12.\n" +
 	"\abacklog\x18\x04 \x01(\v2\x14.carillon.v1.BacklogR\abacklog\x12*\n" +
 	"\x06alarms\x18\x05 \x03(\v2\x12.carillon.v1.AlarmR\x06alarms\x12.\n" +
-	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xf8\x01\n" +
+	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\x9d\x04\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12\x18\n" +
@@ -585,7 +1325,16 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"clock_held\x18\a \x01(\bR\tclockHeld\x129\n" +
 	"\n" +
-	"start_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\"\xf4\x01\n" +
+	"start_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12-\n" +
+	"\x05state\x18\t \x01(\x0e2\x17.carillon.v1.StoreStateR\x05state\x12=\n" +
+	"\fsilent_since\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x12;\n" +
+	"\fcontrol_role\x18\v \x01(\x0e2\x18.carillon.v1.ControlRoleR\vcontrolRole\x12\x1e\n" +
+	"\n" +
+	"controller\x18\f \x01(\bR\n" +
+	"controller\x12<\n" +
+	"\fclock_offset\x18\r \x01(\v2\x19.google.protobuf.DurationR\vclockOffset\x12\x1a\n" +
+	"\breplicas\x18\x0e \x01(\rR\breplicas\"\xa4\x02\n" +
 	"\x05Shard\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
@@ -594,7 +1343,14 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\bdegraded\x18\x05 \x01(\bR\bdegraded\x12 \n" +
 	"\vestablished\x18\x06 \x01(\bR\vestablished\x12#\n" +
 	"\rapplied_index\x18\a \x01(\x04R\fappliedIndex\x12.\n" +
-	"\abacklog\x18\b \x01(\v2\x14.carillon.v1.BacklogR\abacklog\"\xf5\x01\n" +
+	"\abacklog\x18\b \x01(\v2\x14.carillon.v1.BacklogR\abacklog\x12.\n" +
+	"\amembers\x18\t \x03(\v2\x14.carillon.v1.ReplicaR\amembers\"}\n" +
+	"\aReplica\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\alearner\x18\x02 \x01(\bR\alearner\x12\x10\n" +
+	"\x03lag\x18\x03 \x01(\x04R\x03lag\x12\x1a\n" +
+	"\bsnapshot\x18\x04 \x01(\bR\bsnapshot\x12\x16\n" +
+	"\x06active\x18\x05 \x01(\bR\x06active\"\xf5\x01\n" +
 	"\aBacklog\x12\x12\n" +
 	"\x04jobs\x18\x01 \x01(\x04R\x04jobs\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\x04R\awaiting\x12\x14\n" +
@@ -610,10 +1366,57 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x19\n" +
 	"\x05shard\x18\x04 \x01(\rH\x00R\x05shard\x88\x01\x01\x120\n" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05sinceB\b\n" +
-	"\x06_shard2t\n" +
+	"\x06_shard\"S\n" +
+	"\x15TransferLeaderRequest\x12\x16\n" +
+	"\x06shards\x18\x01 \x03(\rR\x06shards\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"S\n" +
+	"\x16TransferLeaderResponse\x129\n" +
+	"\ttransfers\x18\x01 \x03(\v2\x1b.carillon.v1.LeaderTransferR\ttransfers\"v\n" +
+	"\x0eLeaderTransfer\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x12\n" +
+	"\x04done\x18\x04 \x01(\bR\x04done\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"&\n" +
+	"\x10DrainNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"(\n" +
+	"\x12UndrainNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"'\n" +
+	"\x11RemoveNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\")\n" +
+	"\x13ReplaceStoreRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\xed\x01\n" +
+	"\n" +
+	"NodeChange\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
+	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12-\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x17.carillon.v1.StoreStateR\x05state\x12\x12\n" +
+	"\x04done\x18\x04 \x01(\bR\x04done\x12\x1d\n" +
+	"\n" +
+	"shards_led\x18\x05 \x01(\rR\tshardsLed\x12\x1a\n" +
+	"\breplicas\x18\x06 \x01(\rR\breplicas\x12\x18\n" +
+	"\astaying\x18\a \x01(\rR\astaying\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage*m\n" +
+	"\n" +
+	"StoreState\x12\x1b\n" +
+	"\x17STORE_STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eSTORE_STATE_UP\x10\x01\x12\x18\n" +
+	"\x14STORE_STATE_DRAINING\x10\x02\x12\x14\n" +
+	"\x10STORE_STATE_GONE\x10\x03*]\n" +
+	"\vControlRole\x12\x1c\n" +
+	"\x18CONTROL_ROLE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14CONTROL_ROLE_LEARNER\x10\x01\x12\x16\n" +
+	"\x12CONTROL_ROLE_VOTER\x10\x022\xc7\x05\n" +
 	"\x0eClusterService\x12b\n" +
 	"\n" +
-	"GetCluster\x12\x1e.carillon.v1.GetClusterRequest\x1a\x1f.carillon.v1.GetClusterResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/clusterBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"GetCluster\x12\x1e.carillon.v1.GetClusterRequest\x1a\x1f.carillon.v1.GetClusterResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12z\n" +
+	"\x0eTransferLeader\x12\".carillon.v1.TransferLeaderRequest\x1a#.carillon.v1.TransferLeaderResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/cluster/transfer\x12n\n" +
+	"\tDrainNode\x12\x1d.carillon.v1.DrainNodeRequest\x1a\x17.carillon.v1.NodeChange\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/cluster/nodes/{node}/drain\x12t\n" +
+	"\vUndrainNode\x12\x1f.carillon.v1.UndrainNodeRequest\x1a\x17.carillon.v1.NodeChange\"+\x82\xd3\xe4\x93\x02%:\x01*\" /v1/cluster/nodes/{node}/undrain\x12q\n" +
+	"\n" +
+	"RemoveNode\x12\x1e.carillon.v1.RemoveNodeRequest\x1a\x17.carillon.v1.NodeChange\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/cluster/nodes/{node}/remove\x12|\n" +
+	"\fReplaceStore\x12 .carillon.v1.ReplaceStoreRequest\x1a\x17.carillon.v1.NodeChange\"1\x82\xd3\xe4\x93\x02+:\x01*\"&/v1/cluster/nodes/{node}/replace-storeBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_cluster_service_proto_rawDescOnce sync.Once
@@ -627,33 +1430,63 @@ func file_carillon_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_cluster_service_proto_rawDescData
 }
 
-var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_carillon_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_carillon_v1_cluster_service_proto_goTypes = []any{
-	(*GetClusterRequest)(nil),     // 0: carillon.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),    // 1: carillon.v1.GetClusterResponse
-	(*Node)(nil),                  // 2: carillon.v1.Node
-	(*Shard)(nil),                 // 3: carillon.v1.Shard
-	(*Backlog)(nil),               // 4: carillon.v1.Backlog
-	(*Alarm)(nil),                 // 5: carillon.v1.Alarm
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(StoreState)(0),                // 0: carillon.v1.StoreState
+	(ControlRole)(0),               // 1: carillon.v1.ControlRole
+	(*GetClusterRequest)(nil),      // 2: carillon.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),     // 3: carillon.v1.GetClusterResponse
+	(*Node)(nil),                   // 4: carillon.v1.Node
+	(*Shard)(nil),                  // 5: carillon.v1.Shard
+	(*Replica)(nil),                // 6: carillon.v1.Replica
+	(*Backlog)(nil),                // 7: carillon.v1.Backlog
+	(*Alarm)(nil),                  // 8: carillon.v1.Alarm
+	(*TransferLeaderRequest)(nil),  // 9: carillon.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 10: carillon.v1.TransferLeaderResponse
+	(*LeaderTransfer)(nil),         // 11: carillon.v1.LeaderTransfer
+	(*DrainNodeRequest)(nil),       // 12: carillon.v1.DrainNodeRequest
+	(*UndrainNodeRequest)(nil),     // 13: carillon.v1.UndrainNodeRequest
+	(*RemoveNodeRequest)(nil),      // 14: carillon.v1.RemoveNodeRequest
+	(*ReplaceStoreRequest)(nil),    // 15: carillon.v1.ReplaceStoreRequest
+	(*NodeChange)(nil),             // 16: carillon.v1.NodeChange
+	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 18: google.protobuf.Duration
 }
 var file_carillon_v1_cluster_service_proto_depIdxs = []int32{
-	2,  // 0: carillon.v1.GetClusterResponse.nodes:type_name -> carillon.v1.Node
-	3,  // 1: carillon.v1.GetClusterResponse.shards:type_name -> carillon.v1.Shard
-	4,  // 2: carillon.v1.GetClusterResponse.backlog:type_name -> carillon.v1.Backlog
-	5,  // 3: carillon.v1.GetClusterResponse.alarms:type_name -> carillon.v1.Alarm
-	6,  // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
-	6,  // 5: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
-	4,  // 6: carillon.v1.Shard.backlog:type_name -> carillon.v1.Backlog
-	6,  // 7: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
-	6,  // 8: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	0,  // 9: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
-	1,  // 10: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	4,  // 0: carillon.v1.GetClusterResponse.nodes:type_name -> carillon.v1.Node
+	5,  // 1: carillon.v1.GetClusterResponse.shards:type_name -> carillon.v1.Shard
+	7,  // 2: carillon.v1.GetClusterResponse.backlog:type_name -> carillon.v1.Backlog
+	8,  // 3: carillon.v1.GetClusterResponse.alarms:type_name -> carillon.v1.Alarm
+	17, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
+	17, // 5: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
+	0,  // 6: carillon.v1.Node.state:type_name -> carillon.v1.StoreState
+	17, // 7: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
+	1,  // 8: carillon.v1.Node.control_role:type_name -> carillon.v1.ControlRole
+	18, // 9: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
+	7,  // 10: carillon.v1.Shard.backlog:type_name -> carillon.v1.Backlog
+	6,  // 11: carillon.v1.Shard.members:type_name -> carillon.v1.Replica
+	17, // 12: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
+	17, // 13: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	11, // 14: carillon.v1.TransferLeaderResponse.transfers:type_name -> carillon.v1.LeaderTransfer
+	0,  // 15: carillon.v1.NodeChange.state:type_name -> carillon.v1.StoreState
+	2,  // 16: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
+	9,  // 17: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
+	12, // 18: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
+	13, // 19: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
+	14, // 20: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
+	15, // 21: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
+	3,  // 22: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
+	10, // 23: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
+	16, // 24: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.NodeChange
+	16, // 25: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.NodeChange
+	16, // 26: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.NodeChange
+	16, // 27: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.NodeChange
+	22, // [22:28] is the sub-list for method output_type
+	16, // [16:22] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_cluster_service_proto_init() }
@@ -661,19 +1494,20 @@ func file_carillon_v1_cluster_service_proto_init() {
 	if File_carillon_v1_cluster_service_proto != nil {
 		return
 	}
-	file_carillon_v1_cluster_service_proto_msgTypes[5].OneofWrappers = []any{}
+	file_carillon_v1_cluster_service_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_cluster_service_proto_rawDesc), len(file_carillon_v1_cluster_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   6,
+			NumEnums:      2,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_carillon_v1_cluster_service_proto_goTypes,
 		DependencyIndexes: file_carillon_v1_cluster_service_proto_depIdxs,
+		EnumInfos:         file_carillon_v1_cluster_service_proto_enumTypes,
 		MessageInfos:      file_carillon_v1_cluster_service_proto_msgTypes,
 	}.Build()
 	File_carillon_v1_cluster_service_proto = out.File

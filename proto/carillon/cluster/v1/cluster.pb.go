@@ -1631,6 +1631,166 @@ func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
+// TransferRequest names leaderships to hand over, all at once.
+type TransferRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The store that is meant, and the one that calls.
+	Store         string      `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	From          string      `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	Handovers     []*Handover `protobuf:"bytes,3,rep,name=handovers,proto3" json:"handovers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferRequest) Reset() {
+	*x = TransferRequest{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferRequest) ProtoMessage() {}
+
+func (x *TransferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
+func (*TransferRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *TransferRequest) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *TransferRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *TransferRequest) GetHandovers() []*Handover {
+	if x != nil {
+		return x.Handovers
+	}
+	return nil
+}
+
+// Handover names a leadership and the store whose replica is to have it.
+type Handover struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shard         uint32                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	ToStore       string                 `protobuf:"bytes,2,opt,name=to_store,json=toStore,proto3" json:"to_store,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Handover) Reset() {
+	*x = Handover{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Handover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Handover) ProtoMessage() {}
+
+func (x *Handover) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Handover.ProtoReflect.Descriptor instead.
+func (*Handover) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Handover) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *Handover) GetToStore() string {
+	if x != nil {
+		return x.ToStore
+	}
+	return ""
+}
+
+// TransferResponse says why each leadership has not gone, in the order of the handovers; empty: it has.
+type TransferResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reasons       []string               `protobuf:"bytes,1,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferResponse) Reset() {
+	*x = TransferResponse{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferResponse) ProtoMessage() {}
+
+func (x *TransferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferResponse.ProtoReflect.Descriptor instead.
+func (*TransferResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *TransferResponse) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
 // NodeStatusRequest asks for the status.
 type NodeStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1640,7 +1800,7 @@ type NodeStatusRequest struct {
 
 func (x *NodeStatusRequest) Reset() {
 	*x = NodeStatusRequest{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[20]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1812,7 @@ func (x *NodeStatusRequest) String() string {
 func (*NodeStatusRequest) ProtoMessage() {}
 
 func (x *NodeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[20]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1825,7 @@ func (x *NodeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatusRequest.ProtoReflect.Descriptor instead.
 func (*NodeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 // NodeStatusResponse is the node's own view.
@@ -1683,7 +1843,7 @@ type NodeStatusResponse struct {
 
 func (x *NodeStatusResponse) Reset() {
 	*x = NodeStatusResponse{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[21]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1855,7 @@ func (x *NodeStatusResponse) String() string {
 func (*NodeStatusResponse) ProtoMessage() {}
 
 func (x *NodeStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[21]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1868,7 @@ func (x *NodeStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatusResponse.ProtoReflect.Descriptor instead.
 func (*NodeStatusResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{21}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeStatusResponse) GetNode() *NodeStatus {
@@ -1756,14 +1916,18 @@ type NodeStatus struct {
 	// The disciplined clock when the answer was made.
 	NowMs int64 `protobuf:"varint,11,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
 	// The node has a member of etcd that votes.
-	EtcdVoter     bool `protobuf:"varint,12,opt,name=etcd_voter,json=etcdVoter,proto3" json:"etcd_voter,omitempty"`
+	EtcdVoter bool `protobuf:"varint,12,opt,name=etcd_voter,json=etcdVoter,proto3" json:"etcd_voter,omitempty"`
+	// The node has a member of etcd that does not vote yet.
+	EtcdLearner bool `protobuf:"varint,13,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"`
+	// The node is the controller.
+	Controller    bool `protobuf:"varint,14,opt,name=controller,proto3" json:"controller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[22]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1939,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[22]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1952,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{22}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeStatus) GetId() uint64 {
@@ -1875,6 +2039,20 @@ func (x *NodeStatus) GetEtcdVoter() bool {
 	return false
 }
 
+func (x *NodeStatus) GetEtcdLearner() bool {
+	if x != nil {
+		return x.EtcdLearner
+	}
+	return false
+}
+
+func (x *NodeStatus) GetController() bool {
+	if x != nil {
+		return x.Controller
+	}
+	return false
+}
+
 // ShardStatus describes a replica. Counts are of its rows as applied.
 type ShardStatus struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -1909,7 +2087,7 @@ type ShardStatus struct {
 
 func (x *ShardStatus) Reset() {
 	*x = ShardStatus{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[23]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2099,7 @@ func (x *ShardStatus) String() string {
 func (*ShardStatus) ProtoMessage() {}
 
 func (x *ShardStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[23]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2112,7 @@ func (x *ShardStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardStatus.ProtoReflect.Descriptor instead.
 func (*ShardStatus) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{23}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ShardStatus) GetId() uint32 {
@@ -2116,7 +2294,7 @@ type ReplicaProgress struct {
 
 func (x *ReplicaProgress) Reset() {
 	*x = ReplicaProgress{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[24]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2306,7 @@ func (x *ReplicaProgress) String() string {
 func (*ReplicaProgress) ProtoMessage() {}
 
 func (x *ReplicaProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[24]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2319,7 @@ func (x *ReplicaProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaProgress.ProtoReflect.Descriptor instead.
 func (*ReplicaProgress) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{24}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReplicaProgress) GetStore() string {
@@ -2198,7 +2376,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[25]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2388,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[25]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2401,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{25}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Alarm) GetName() string {
@@ -2254,17 +2432,18 @@ type PeerStatus struct {
 	Connected bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"`
 	SilentMs  int64                  `protobuf:"varint,3,opt,name=silent_ms,json=silentMs,proto3" json:"silent_ms,omitempty"`
 	Suspect   bool                   `protobuf:"varint,4,opt,name=suspect,proto3" json:"suspect,omitempty"`
-	// Its clock minus this node's.
+	// Its disciplined clock minus this node's; says nothing without clock_known.
 	ClockOffsetMs int64 `protobuf:"varint,5,opt,name=clock_offset_ms,json=clockOffsetMs,proto3" json:"clock_offset_ms,omitempty"`
 	// Calls to it fail at once for now.
 	BreakerOpen   bool `protobuf:"varint,6,opt,name=breaker_open,json=breakerOpen,proto3" json:"breaker_open,omitempty"`
+	ClockKnown    bool `protobuf:"varint,7,opt,name=clock_known,json=clockKnown,proto3" json:"clock_known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[26]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2276,7 +2455,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[26]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2289,7 +2468,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{26}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PeerStatus) GetStore() string {
@@ -2330,6 +2509,13 @@ func (x *PeerStatus) GetClockOffsetMs() int64 {
 func (x *PeerStatus) GetBreakerOpen() bool {
 	if x != nil {
 		return x.BreakerOpen
+	}
+	return false
+}
+
+func (x *PeerStatus) GetClockKnown() bool {
+	if x != nil {
+		return x.ClockKnown
 	}
 	return false
 }
@@ -2463,13 +2649,22 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\afencing\x18\a \x01(\x04R\afencing\x12\x16\n" +
 	"\x06worker\x18\b \x01(\tR\x06worker\x12\x19\n" +
 	"\bclaim_id\x18\t \x01(\tR\aclaimId\"\x11\n" +
-	"\x0fReleaseResponse\"\x13\n" +
+	"\x0fReleaseResponse\"x\n" +
+	"\x0fTransferRequest\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12;\n" +
+	"\thandovers\x18\x03 \x03(\v2\x1d.carillon.cluster.v1.HandoverR\thandovers\";\n" +
+	"\bHandover\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x19\n" +
+	"\bto_store\x18\x02 \x01(\tR\atoStore\",\n" +
+	"\x10TransferResponse\x12\x18\n" +
+	"\areasons\x18\x01 \x03(\tR\areasons\"\x13\n" +
 	"\x11NodeStatusRequest\"\xee\x01\n" +
 	"\x12NodeStatusResponse\x123\n" +
 	"\x04node\x18\x01 \x01(\v2\x1f.carillon.cluster.v1.NodeStatusR\x04node\x128\n" +
 	"\x06shards\x18\x02 \x03(\v2 .carillon.cluster.v1.ShardStatusR\x06shards\x122\n" +
 	"\x06alarms\x18\x03 \x03(\v2\x1a.carillon.cluster.v1.AlarmR\x06alarms\x125\n" +
-	"\x05peers\x18\x04 \x03(\v2\x1f.carillon.cluster.v1.PeerStatusR\x05peers\"\xaa\x02\n" +
+	"\x05peers\x18\x04 \x03(\v2\x1f.carillon.cluster.v1.PeerStatusR\x05peers\"\xed\x02\n" +
 	"\n" +
 	"NodeStatus\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
@@ -2486,7 +2681,11 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	" \x01(\rR\x05level\x12\x15\n" +
 	"\x06now_ms\x18\v \x01(\x03R\x05nowMs\x12\x1d\n" +
 	"\n" +
-	"etcd_voter\x18\f \x01(\bR\tetcdVoter\"\xb7\x05\n" +
+	"etcd_voter\x18\f \x01(\bR\tetcdVoter\x12!\n" +
+	"\fetcd_learner\x18\r \x01(\bR\vetcdLearner\x12\x1e\n" +
+	"\n" +
+	"controller\x18\x0e \x01(\bR\n" +
+	"controller\"\xb7\x05\n" +
 	"\vShardStatus\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12!\n" +
 	"\fleader_store\x18\x02 \x01(\tR\vleaderStore\x12%\n" +
@@ -2527,7 +2726,7 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x05Alarm\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x19\n" +
-	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\"\xc2\x01\n" +
+	"\bsince_ms\x18\x03 \x01(\x03R\asinceMs\"\xe3\x01\n" +
 	"\n" +
 	"PeerStatus\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x1c\n" +
@@ -2535,7 +2734,9 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\tsilent_ms\x18\x03 \x01(\x03R\bsilentMs\x12\x18\n" +
 	"\asuspect\x18\x04 \x01(\bR\asuspect\x12&\n" +
 	"\x0fclock_offset_ms\x18\x05 \x01(\x03R\rclockOffsetMs\x12!\n" +
-	"\fbreaker_open\x18\x06 \x01(\bR\vbreakerOpen*\xa5\x02\n" +
+	"\fbreaker_open\x18\x06 \x01(\bR\vbreakerOpen\x12\x1f\n" +
+	"\vclock_known\x18\a \x01(\bR\n" +
+	"clockKnown*\xa5\x02\n" +
 	"\vRefusalCode\x12\x1c\n" +
 	"\x18REFUSAL_CODE_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dREFUSAL_CODE_INVALID_ARGUMENT\x10\x01\x12\x1a\n" +
@@ -2554,14 +2755,15 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x16FAILURE_KIND_TOO_LARGE\x10\x04\x12\x1b\n" +
 	"\x17FAILURE_KIND_NO_REPLICA\x10\x05\x12\x18\n" +
 	"\x14FAILURE_KIND_STOPPED\x10\x06\x12\x19\n" +
-	"\x15FAILURE_KIND_INTERNAL\x10\a2\xcf\x04\n" +
+	"\x15FAILURE_KIND_INTERNAL\x10\a2\xa8\x05\n" +
 	"\vNodeService\x12N\n" +
 	"\x05Probe\x12!.carillon.cluster.v1.ProbeRequest\x1a\".carillon.cluster.v1.ProbeResponse\x12K\n" +
 	"\x04Join\x12 .carillon.cluster.v1.JoinRequest\x1a!.carillon.cluster.v1.JoinResponse\x12T\n" +
 	"\aPropose\x12#.carillon.cluster.v1.ProposeRequest\x1a$.carillon.cluster.v1.ProposeResponse\x12K\n" +
 	"\x04Poll\x12 .carillon.cluster.v1.PollRequest\x1a!.carillon.cluster.v1.PollResponse\x12K\n" +
 	"\x04Held\x12 .carillon.cluster.v1.HeldRequest\x1a!.carillon.cluster.v1.HeldResponse\x12T\n" +
-	"\aRelease\x12#.carillon.cluster.v1.ReleaseRequest\x1a$.carillon.cluster.v1.ReleaseResponse\x12]\n" +
+	"\aRelease\x12#.carillon.cluster.v1.ReleaseRequest\x1a$.carillon.cluster.v1.ReleaseResponse\x12W\n" +
+	"\bTransfer\x12$.carillon.cluster.v1.TransferRequest\x1a%.carillon.cluster.v1.TransferResponse\x12]\n" +
 	"\n" +
 	"NodeStatus\x12&.carillon.cluster.v1.NodeStatusRequest\x1a'.carillon.cluster.v1.NodeStatusResponseBLZJgithub.com/carillon-scheduler/carillon/proto/carillon/cluster/v1;clusterv1b\x06proto3"
 
@@ -2578,7 +2780,7 @@ func file_carillon_cluster_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_carillon_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_carillon_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_carillon_cluster_v1_cluster_proto_goTypes = []any{
 	(RefusalCode)(0),           // 0: carillon.cluster.v1.RefusalCode
 	(FailureKind)(0),           // 1: carillon.cluster.v1.FailureKind
@@ -2602,65 +2804,71 @@ var file_carillon_cluster_v1_cluster_proto_goTypes = []any{
 	(*ReleaseRequest)(nil),     // 19: carillon.cluster.v1.ReleaseRequest
 	(*LeaseRef)(nil),           // 20: carillon.cluster.v1.LeaseRef
 	(*ReleaseResponse)(nil),    // 21: carillon.cluster.v1.ReleaseResponse
-	(*NodeStatusRequest)(nil),  // 22: carillon.cluster.v1.NodeStatusRequest
-	(*NodeStatusResponse)(nil), // 23: carillon.cluster.v1.NodeStatusResponse
-	(*NodeStatus)(nil),         // 24: carillon.cluster.v1.NodeStatus
-	(*ShardStatus)(nil),        // 25: carillon.cluster.v1.ShardStatus
-	(*ReplicaProgress)(nil),    // 26: carillon.cluster.v1.ReplicaProgress
-	(*Alarm)(nil),              // 27: carillon.cluster.v1.Alarm
-	(*PeerStatus)(nil),         // 28: carillon.cluster.v1.PeerStatus
-	(*v1.Command)(nil),         // 29: carillon.storage.v1.Command
-	(*v1.Job)(nil),             // 30: carillon.storage.v1.Job
-	(*v1.Execution)(nil),       // 31: carillon.storage.v1.Execution
-	(*v1.Task)(nil),            // 32: carillon.storage.v1.Task
-	(v1.ExecutionState)(0),     // 33: carillon.storage.v1.ExecutionState
-	(v1.ExecutionKind)(0),      // 34: carillon.storage.v1.ExecutionKind
+	(*TransferRequest)(nil),    // 22: carillon.cluster.v1.TransferRequest
+	(*Handover)(nil),           // 23: carillon.cluster.v1.Handover
+	(*TransferResponse)(nil),   // 24: carillon.cluster.v1.TransferResponse
+	(*NodeStatusRequest)(nil),  // 25: carillon.cluster.v1.NodeStatusRequest
+	(*NodeStatusResponse)(nil), // 26: carillon.cluster.v1.NodeStatusResponse
+	(*NodeStatus)(nil),         // 27: carillon.cluster.v1.NodeStatus
+	(*ShardStatus)(nil),        // 28: carillon.cluster.v1.ShardStatus
+	(*ReplicaProgress)(nil),    // 29: carillon.cluster.v1.ReplicaProgress
+	(*Alarm)(nil),              // 30: carillon.cluster.v1.Alarm
+	(*PeerStatus)(nil),         // 31: carillon.cluster.v1.PeerStatus
+	(*v1.Command)(nil),         // 32: carillon.storage.v1.Command
+	(*v1.Job)(nil),             // 33: carillon.storage.v1.Job
+	(*v1.Execution)(nil),       // 34: carillon.storage.v1.Execution
+	(*v1.Task)(nil),            // 35: carillon.storage.v1.Task
+	(v1.ExecutionState)(0),     // 36: carillon.storage.v1.ExecutionState
+	(v1.ExecutionKind)(0),      // 37: carillon.storage.v1.ExecutionKind
 }
 var file_carillon_cluster_v1_cluster_proto_depIdxs = []int32{
 	4,  // 0: carillon.cluster.v1.ProbeResponse.members:type_name -> carillon.cluster.v1.Member
 	4,  // 1: carillon.cluster.v1.JoinResponse.members:type_name -> carillon.cluster.v1.Member
 	8,  // 2: carillon.cluster.v1.ProposeRequest.commands:type_name -> carillon.cluster.v1.ShardCommand
-	29, // 3: carillon.cluster.v1.ShardCommand.command:type_name -> carillon.storage.v1.Command
+	32, // 3: carillon.cluster.v1.ShardCommand.command:type_name -> carillon.storage.v1.Command
 	10, // 4: carillon.cluster.v1.ProposeResponse.outcomes:type_name -> carillon.cluster.v1.Outcome
 	11, // 5: carillon.cluster.v1.Outcome.result:type_name -> carillon.cluster.v1.Result
 	14, // 6: carillon.cluster.v1.Outcome.failure:type_name -> carillon.cluster.v1.Failure
 	13, // 7: carillon.cluster.v1.Result.refusal:type_name -> carillon.cluster.v1.Refusal
-	30, // 8: carillon.cluster.v1.Result.job:type_name -> carillon.storage.v1.Job
+	33, // 8: carillon.cluster.v1.Result.job:type_name -> carillon.storage.v1.Job
 	12, // 9: carillon.cluster.v1.Result.items:type_name -> carillon.cluster.v1.Item
-	31, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
-	32, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
+	34, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
+	35, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
 	13, // 12: carillon.cluster.v1.Item.refusal:type_name -> carillon.cluster.v1.Refusal
-	33, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
+	36, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
 	0,  // 14: carillon.cluster.v1.Refusal.code:type_name -> carillon.cluster.v1.RefusalCode
 	1,  // 15: carillon.cluster.v1.Failure.kind:type_name -> carillon.cluster.v1.FailureKind
-	31, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
-	31, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
+	34, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
+	34, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
 	20, // 18: carillon.cluster.v1.ReleaseRequest.leases:type_name -> carillon.cluster.v1.LeaseRef
-	34, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
-	24, // 20: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
-	25, // 21: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
-	27, // 22: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
-	28, // 23: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
-	26, // 24: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
-	2,  // 25: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
-	5,  // 26: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
-	7,  // 27: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
-	15, // 28: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
-	17, // 29: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
-	19, // 30: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
-	22, // 31: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
-	3,  // 32: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
-	6,  // 33: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
-	9,  // 34: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
-	16, // 35: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
-	18, // 36: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
-	21, // 37: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
-	23, // 38: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
-	32, // [32:39] is the sub-list for method output_type
-	25, // [25:32] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	37, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
+	23, // 20: carillon.cluster.v1.TransferRequest.handovers:type_name -> carillon.cluster.v1.Handover
+	27, // 21: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
+	28, // 22: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
+	30, // 23: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
+	31, // 24: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
+	29, // 25: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
+	2,  // 26: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
+	5,  // 27: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
+	7,  // 28: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
+	15, // 29: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
+	17, // 30: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
+	19, // 31: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
+	22, // 32: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
+	25, // 33: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
+	3,  // 34: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
+	6,  // 35: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
+	9,  // 36: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
+	16, // 37: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
+	18, // 38: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
+	21, // 39: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
+	24, // 40: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
+	26, // 41: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
+	34, // [34:42] is the sub-list for method output_type
+	26, // [26:34] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_carillon_cluster_v1_cluster_proto_init() }
@@ -2674,7 +2882,7 @@ func file_carillon_cluster_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_cluster_v1_cluster_proto_rawDesc), len(file_carillon_cluster_v1_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,21 @@ const (
 	// ClusterServiceGetClusterProcedure is the fully-qualified name of the ClusterService's GetCluster
 	// RPC.
 	ClusterServiceGetClusterProcedure = "/carillon.v1.ClusterService/GetCluster"
+	// ClusterServiceTransferLeaderProcedure is the fully-qualified name of the ClusterService's
+	// TransferLeader RPC.
+	ClusterServiceTransferLeaderProcedure = "/carillon.v1.ClusterService/TransferLeader"
+	// ClusterServiceDrainNodeProcedure is the fully-qualified name of the ClusterService's DrainNode
+	// RPC.
+	ClusterServiceDrainNodeProcedure = "/carillon.v1.ClusterService/DrainNode"
+	// ClusterServiceUndrainNodeProcedure is the fully-qualified name of the ClusterService's
+	// UndrainNode RPC.
+	ClusterServiceUndrainNodeProcedure = "/carillon.v1.ClusterService/UndrainNode"
+	// ClusterServiceRemoveNodeProcedure is the fully-qualified name of the ClusterService's RemoveNode
+	// RPC.
+	ClusterServiceRemoveNodeProcedure = "/carillon.v1.ClusterService/RemoveNode"
+	// ClusterServiceReplaceStoreProcedure is the fully-qualified name of the ClusterService's
+	// ReplaceStore RPC.
+	ClusterServiceReplaceStoreProcedure = "/carillon.v1.ClusterService/ReplaceStore"
 )
 
 // ClusterServiceClient is a client for the carillon.v1.ClusterService service.
@@ -43,6 +58,27 @@ type ClusterServiceClient interface {
 	// GetCluster reads nodes, shards, leaders, epochs, backlog and alarms as the answering node knows them. Fails with
 	// unavailable only if that node knows nothing yet.
 	GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error)
+	// TransferLeader moves leaderships to another node and returns when they are there, or says of each why not. A leadership
+	// that is there already is no error. Fails with invalid_argument, or not_found if there is no such node or shard, or
+	// failed_precondition on a node that is the whole cluster.
+	TransferLeader(context.Context, *connect.Request[v1.TransferLeaderRequest]) (*connect.Response[v1.TransferLeaderResponse], error)
+	// DrainNode makes a node one that gets no replicas and no leaderships any more, and moves those it has to others as far as
+	// there are others. It returns how far that is: call it again until done is set. Fails with not_found, or
+	// failed_precondition if there is no other node that could take anything.
+	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	// UndrainNode ends a drain: the node gets replicas and leaderships again. Fails with not_found, or failed_precondition if
+	// the node's store was declared gone.
+	UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	// RemoveNode takes a node out of the cluster for good: its store is declared gone, its vote in the control plane ends, its
+	// replicas are made on other nodes where there is room. It returns how far that is: call it again until done is set. Fails
+	// with not_found, or failed_precondition for a node that lives and is not drained, for the node that is called, and where
+	// a shard or the control plane would be left without a majority.
+	RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	// ReplaceStore declares a node's store lost for good, at once instead of after five minutes of silence, so that its replicas
+	// are made on other nodes where there is room. The store may not come back; its node may, with an empty data directory. It
+	// returns how far that is: call it again until done is set. Fails with not_found, or failed_precondition for a store that
+	// lives, and where a shard would be left without a majority.
+	ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error)
 }
 
 // NewClusterServiceClient constructs a client for the carillon.v1.ClusterService service. By
@@ -62,12 +98,47 @@ func NewClusterServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(clusterServiceMethods.ByName("GetCluster")),
 			connect.WithClientOptions(opts...),
 		),
+		transferLeader: connect.NewClient[v1.TransferLeaderRequest, v1.TransferLeaderResponse](
+			httpClient,
+			baseURL+ClusterServiceTransferLeaderProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("TransferLeader")),
+			connect.WithClientOptions(opts...),
+		),
+		drainNode: connect.NewClient[v1.DrainNodeRequest, v1.NodeChange](
+			httpClient,
+			baseURL+ClusterServiceDrainNodeProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("DrainNode")),
+			connect.WithClientOptions(opts...),
+		),
+		undrainNode: connect.NewClient[v1.UndrainNodeRequest, v1.NodeChange](
+			httpClient,
+			baseURL+ClusterServiceUndrainNodeProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("UndrainNode")),
+			connect.WithClientOptions(opts...),
+		),
+		removeNode: connect.NewClient[v1.RemoveNodeRequest, v1.NodeChange](
+			httpClient,
+			baseURL+ClusterServiceRemoveNodeProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("RemoveNode")),
+			connect.WithClientOptions(opts...),
+		),
+		replaceStore: connect.NewClient[v1.ReplaceStoreRequest, v1.NodeChange](
+			httpClient,
+			baseURL+ClusterServiceReplaceStoreProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("ReplaceStore")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // clusterServiceClient implements ClusterServiceClient.
 type clusterServiceClient struct {
-	getCluster *connect.Client[v1.GetClusterRequest, v1.GetClusterResponse]
+	getCluster     *connect.Client[v1.GetClusterRequest, v1.GetClusterResponse]
+	transferLeader *connect.Client[v1.TransferLeaderRequest, v1.TransferLeaderResponse]
+	drainNode      *connect.Client[v1.DrainNodeRequest, v1.NodeChange]
+	undrainNode    *connect.Client[v1.UndrainNodeRequest, v1.NodeChange]
+	removeNode     *connect.Client[v1.RemoveNodeRequest, v1.NodeChange]
+	replaceStore   *connect.Client[v1.ReplaceStoreRequest, v1.NodeChange]
 }
 
 // GetCluster calls carillon.v1.ClusterService.GetCluster.
@@ -75,11 +146,57 @@ func (c *clusterServiceClient) GetCluster(ctx context.Context, req *connect.Requ
 	return c.getCluster.CallUnary(ctx, req)
 }
 
+// TransferLeader calls carillon.v1.ClusterService.TransferLeader.
+func (c *clusterServiceClient) TransferLeader(ctx context.Context, req *connect.Request[v1.TransferLeaderRequest]) (*connect.Response[v1.TransferLeaderResponse], error) {
+	return c.transferLeader.CallUnary(ctx, req)
+}
+
+// DrainNode calls carillon.v1.ClusterService.DrainNode.
+func (c *clusterServiceClient) DrainNode(ctx context.Context, req *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+	return c.drainNode.CallUnary(ctx, req)
+}
+
+// UndrainNode calls carillon.v1.ClusterService.UndrainNode.
+func (c *clusterServiceClient) UndrainNode(ctx context.Context, req *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+	return c.undrainNode.CallUnary(ctx, req)
+}
+
+// RemoveNode calls carillon.v1.ClusterService.RemoveNode.
+func (c *clusterServiceClient) RemoveNode(ctx context.Context, req *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+	return c.removeNode.CallUnary(ctx, req)
+}
+
+// ReplaceStore calls carillon.v1.ClusterService.ReplaceStore.
+func (c *clusterServiceClient) ReplaceStore(ctx context.Context, req *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error) {
+	return c.replaceStore.CallUnary(ctx, req)
+}
+
 // ClusterServiceHandler is an implementation of the carillon.v1.ClusterService service.
 type ClusterServiceHandler interface {
 	// GetCluster reads nodes, shards, leaders, epochs, backlog and alarms as the answering node knows them. Fails with
 	// unavailable only if that node knows nothing yet.
 	GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error)
+	// TransferLeader moves leaderships to another node and returns when they are there, or says of each why not. A leadership
+	// that is there already is no error. Fails with invalid_argument, or not_found if there is no such node or shard, or
+	// failed_precondition on a node that is the whole cluster.
+	TransferLeader(context.Context, *connect.Request[v1.TransferLeaderRequest]) (*connect.Response[v1.TransferLeaderResponse], error)
+	// DrainNode makes a node one that gets no replicas and no leaderships any more, and moves those it has to others as far as
+	// there are others. It returns how far that is: call it again until done is set. Fails with not_found, or
+	// failed_precondition if there is no other node that could take anything.
+	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	// UndrainNode ends a drain: the node gets replicas and leaderships again. Fails with not_found, or failed_precondition if
+	// the node's store was declared gone.
+	UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	// RemoveNode takes a node out of the cluster for good: its store is declared gone, its vote in the control plane ends, its
+	// replicas are made on other nodes where there is room. It returns how far that is: call it again until done is set. Fails
+	// with not_found, or failed_precondition for a node that lives and is not drained, for the node that is called, and where
+	// a shard or the control plane would be left without a majority.
+	RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	// ReplaceStore declares a node's store lost for good, at once instead of after five minutes of silence, so that its replicas
+	// are made on other nodes where there is room. The store may not come back; its node may, with an empty data directory. It
+	// returns how far that is: call it again until done is set. Fails with not_found, or failed_precondition for a store that
+	// lives, and where a shard would be left without a majority.
+	ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error)
 }
 
 // NewClusterServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -95,10 +212,50 @@ func NewClusterServiceHandler(svc ClusterServiceHandler, opts ...connect.Handler
 		connect.WithSchema(clusterServiceMethods.ByName("GetCluster")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clusterServiceTransferLeaderHandler := connect.NewUnaryHandler(
+		ClusterServiceTransferLeaderProcedure,
+		svc.TransferLeader,
+		connect.WithSchema(clusterServiceMethods.ByName("TransferLeader")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceDrainNodeHandler := connect.NewUnaryHandler(
+		ClusterServiceDrainNodeProcedure,
+		svc.DrainNode,
+		connect.WithSchema(clusterServiceMethods.ByName("DrainNode")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceUndrainNodeHandler := connect.NewUnaryHandler(
+		ClusterServiceUndrainNodeProcedure,
+		svc.UndrainNode,
+		connect.WithSchema(clusterServiceMethods.ByName("UndrainNode")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceRemoveNodeHandler := connect.NewUnaryHandler(
+		ClusterServiceRemoveNodeProcedure,
+		svc.RemoveNode,
+		connect.WithSchema(clusterServiceMethods.ByName("RemoveNode")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceReplaceStoreHandler := connect.NewUnaryHandler(
+		ClusterServiceReplaceStoreProcedure,
+		svc.ReplaceStore,
+		connect.WithSchema(clusterServiceMethods.ByName("ReplaceStore")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carillon.v1.ClusterService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ClusterServiceGetClusterProcedure:
 			clusterServiceGetClusterHandler.ServeHTTP(w, r)
+		case ClusterServiceTransferLeaderProcedure:
+			clusterServiceTransferLeaderHandler.ServeHTTP(w, r)
+		case ClusterServiceDrainNodeProcedure:
+			clusterServiceDrainNodeHandler.ServeHTTP(w, r)
+		case ClusterServiceUndrainNodeProcedure:
+			clusterServiceUndrainNodeHandler.ServeHTTP(w, r)
+		case ClusterServiceRemoveNodeProcedure:
+			clusterServiceRemoveNodeHandler.ServeHTTP(w, r)
+		case ClusterServiceReplaceStoreProcedure:
+			clusterServiceReplaceStoreHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -110,4 +267,24 @@ type UnimplementedClusterServiceHandler struct{}
 
 func (UnimplementedClusterServiceHandler) GetCluster(context.Context, *connect.Request[v1.GetClusterRequest]) (*connect.Response[v1.GetClusterResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.GetCluster is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) TransferLeader(context.Context, *connect.Request[v1.TransferLeaderRequest]) (*connect.Response[v1.TransferLeaderResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.TransferLeader is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.DrainNode is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.UndrainNode is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.RemoveNode is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.ReplaceStore is not implemented"))
 }

@@ -49,6 +49,8 @@ const (
 	NodeServiceHeldProcedure = "/carillon.cluster.v1.NodeService/Held"
 	// NodeServiceReleaseProcedure is the fully-qualified name of the NodeService's Release RPC.
 	NodeServiceReleaseProcedure = "/carillon.cluster.v1.NodeService/Release"
+	// NodeServiceTransferProcedure is the fully-qualified name of the NodeService's Transfer RPC.
+	NodeServiceTransferProcedure = "/carillon.cluster.v1.NodeService/Transfer"
 	// NodeServiceNodeStatusProcedure is the fully-qualified name of the NodeService's NodeStatus RPC.
 	NodeServiceNodeStatusProcedure = "/carillon.cluster.v1.NodeService/NodeStatus"
 )
@@ -67,6 +69,8 @@ type NodeServiceClient interface {
 	Held(context.Context, *connect.Request[v1.HeldRequest]) (*connect.Response[v1.HeldResponse], error)
 	// Release gives leases back that could not be delivered, uncounted.
 	Release(context.Context, *connect.Request[v1.ReleaseRequest]) (*connect.Response[v1.ReleaseResponse], error)
+	// Transfer hands leaderships of the called node over to replicas on other nodes and waits until they have gone.
+	Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error)
 	// NodeStatus describes the called node and the replicas on it.
 	NodeStatus(context.Context, *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatusResponse], error)
 }
@@ -118,6 +122,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Release")),
 			connect.WithClientOptions(opts...),
 		),
+		transfer: connect.NewClient[v1.TransferRequest, v1.TransferResponse](
+			httpClient,
+			baseURL+NodeServiceTransferProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Transfer")),
+			connect.WithClientOptions(opts...),
+		),
 		nodeStatus: connect.NewClient[v1.NodeStatusRequest, v1.NodeStatusResponse](
 			httpClient,
 			baseURL+NodeServiceNodeStatusProcedure,
@@ -135,6 +145,7 @@ type nodeServiceClient struct {
 	poll       *connect.Client[v1.PollRequest, v1.PollResponse]
 	held       *connect.Client[v1.HeldRequest, v1.HeldResponse]
 	release    *connect.Client[v1.ReleaseRequest, v1.ReleaseResponse]
+	transfer   *connect.Client[v1.TransferRequest, v1.TransferResponse]
 	nodeStatus *connect.Client[v1.NodeStatusRequest, v1.NodeStatusResponse]
 }
 
@@ -168,6 +179,11 @@ func (c *nodeServiceClient) Release(ctx context.Context, req *connect.Request[v1
 	return c.release.CallUnary(ctx, req)
 }
 
+// Transfer calls carillon.cluster.v1.NodeService.Transfer.
+func (c *nodeServiceClient) Transfer(ctx context.Context, req *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error) {
+	return c.transfer.CallUnary(ctx, req)
+}
+
 // NodeStatus calls carillon.cluster.v1.NodeService.NodeStatus.
 func (c *nodeServiceClient) NodeStatus(ctx context.Context, req *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatusResponse], error) {
 	return c.nodeStatus.CallUnary(ctx, req)
@@ -187,6 +203,8 @@ type NodeServiceHandler interface {
 	Held(context.Context, *connect.Request[v1.HeldRequest]) (*connect.Response[v1.HeldResponse], error)
 	// Release gives leases back that could not be delivered, uncounted.
 	Release(context.Context, *connect.Request[v1.ReleaseRequest]) (*connect.Response[v1.ReleaseResponse], error)
+	// Transfer hands leaderships of the called node over to replicas on other nodes and waits until they have gone.
+	Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error)
 	// NodeStatus describes the called node and the replicas on it.
 	NodeStatus(context.Context, *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatusResponse], error)
 }
@@ -234,6 +252,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Release")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceTransferHandler := connect.NewUnaryHandler(
+		NodeServiceTransferProcedure,
+		svc.Transfer,
+		connect.WithSchema(nodeServiceMethods.ByName("Transfer")),
+		connect.WithHandlerOptions(opts...),
+	)
 	nodeServiceNodeStatusHandler := connect.NewUnaryHandler(
 		NodeServiceNodeStatusProcedure,
 		svc.NodeStatus,
@@ -254,6 +278,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceHeldHandler.ServeHTTP(w, r)
 		case NodeServiceReleaseProcedure:
 			nodeServiceReleaseHandler.ServeHTTP(w, r)
+		case NodeServiceTransferProcedure:
+			nodeServiceTransferHandler.ServeHTTP(w, r)
 		case NodeServiceNodeStatusProcedure:
 			nodeServiceNodeStatusHandler.ServeHTTP(w, r)
 		default:
@@ -287,6 +313,10 @@ func (UnimplementedNodeServiceHandler) Held(context.Context, *connect.Request[v1
 
 func (UnimplementedNodeServiceHandler) Release(context.Context, *connect.Request[v1.ReleaseRequest]) (*connect.Response[v1.ReleaseResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.cluster.v1.NodeService.Release is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.cluster.v1.NodeService.Transfer is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) NodeStatus(context.Context, *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatusResponse], error) {

@@ -209,6 +209,7 @@ func (n *Node) serve(serving context.Context) {
 		n.parts.start("loop's age", n.watchLoop)
 		n.parts.start("snapshots", n.sendSnapshots)
 		n.parts.start("placement", n.placement.run)
+		n.parts.start("leaderships of a held clock", n.yieldWhileHeld)
 		n.parts.start("controller", n.control)
 		n.parts.start("leaders' balance", n.balanceLeaders)
 	}
@@ -278,9 +279,13 @@ func (n *Node) assemble() error {
 	if err != nil {
 		return err
 	}
-	n.guard, err = clock.New(clock.Config{
+	clocks := clock.Config{
 		StepLimit: n.cfg.ClockStepLimit, Hold: n.cfg.ClockHold, Logger: n.logger, Changed: n.clockChanged,
-	}, lastStampMS)
+	}
+	if n.inner != nil {
+		clocks.Peers = n.peerClocks
+	}
+	n.guard, err = clock.New(clocks, lastStampMS)
 	if err != nil {
 		return err
 	}

@@ -237,3 +237,17 @@ func (p *placement) stores(s replica.Status) (voters, learners []string) {
 	}
 	return voters, learners
 }
+
+// voters are a replica's voters with their stores, as far as these are known.
+func (p *placement) voters(s replica.Status) (voters []control.Replica) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, list := range [][]control.Replica{p.actual[s.Shard].Voters, p.wanted[s.Shard].Replicas} {
+		for _, r := range list {
+			if r.Store != "" && slices.Contains(s.Conf.Voters, r.RID) {
+				voters = append(voters, r)
+			}
+		}
+	}
+	return voters
+}

@@ -5,6 +5,9 @@
 // at once and leaves the disciplined clock alone; if the wall clock is put right, firing goes on as if nothing had been;
 // if it is not, the guard believes it after a while. What was held is late and goes by catch-up rules.
 //
+// With peers their majority decides: a node whose clock is not theirs holds until it is, and a step is believed exactly if it
+// leads to their time.
+//
 // It does not set clocks and knows nothing of jobs. Package node makes one per process. Now, MayFire and State are for any
 // goroutine; Run is the guard's only goroutine and the only one to call check.
 package clock
@@ -14,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +41,9 @@ type Config struct {
 	Hold time.Duration
 	// CheckInterval: 0 is DefaultCheckInterval.
 	CheckInterval time.Duration
+	// Peers returns how far the disciplined clocks of the other nodes are ahead of this one's, of those that were heard of
+	// just now and hold nothing themselves. It is called by Run's goroutine. nil: the node is alone.
+	Peers func() []time.Duration
 	// Sources: nil is SystemSources.
 	Sources Sources
 	// Changed, if set, is called by Run's goroutine after MayFire has changed, and once at its start if firing is held
@@ -78,12 +85,15 @@ const (
 	// StandingStill: a wall clock that stepped back was believed. The disciplined clock, which never goes back, waits for
 	// it to catch up. A restart believes it without that wait.
 	StandingStill
+	// Outvoted: the majority of the nodes has another time.
+	Outvoted
 )
 
 // State is how the guard stands.
 type State struct {
 	Reason Reason
-	// Offset is the wall clock minus the disciplined clock; for StartedBehind, minus the newest stamp.
+	// Offset is the wall clock minus the disciplined clock; for StartedBehind, minus the newest stamp; for Outvoted, the
+	// disciplined clock minus that of the others.
 	Offset time.Duration
 	// Held is for how long, by the last check.
 	Held time.Duration
@@ -101,6 +111,8 @@ func (s State) String() string {
 		return fmt.Sprintf("wall clock stepped by %s, waited for %s to be put right", offset, held)
 	case StartedBehind:
 		return fmt.Sprintf("wall clock is %s behind the newest record of this node, waited for %s to be put right", -offset, held)
+	case Outvoted:
+		return fmt.Sprintf("the other nodes' clocks agree with one another, this one is %s ahead of them", offset)
 	default:
 		return fmt.Sprintf("wall clock stepped back; it is %s behind and has to catch up, or the node to be restarted", -offset)
 	}
@@ -210,7 +222,7 @@ func (g *Guard) Run(ctx context.Context) error {
 func (g *Guard) check() {
 	wall, boot := g.read()
 	before := g.State()
-	after := g.judge(before, wall, boot)
+	after := g.judge(before, wall, boot, g.majority())
 	g.setState(after)
 	if before.Reason == after.Reason {
 		return
@@ -238,14 +250,48 @@ func (g *Guard) read() (wall, boot int64) {
 	return wall, boot
 }
 
+// verdict is what the other nodes' clocks say: how far their time is ahead of this node's disciplined clock. known is false
+// if there are too few that agree with one another to outvote this one.
+type verdict struct {
+	ahead time.Duration
+	known bool
+}
+
+// majority asks the peers. Those that agree with one another decide if they are more than half of all, this node included.
+func (g *Guard) majority() verdict {
+	if g.cfg.Peers == nil {
+		return verdict{}
+	}
+	offsets := slices.Sorted(slices.Values(g.cfg.Peers()))
+	best := verdict{}
+	most := 0
+	for i, low := range offsets {
+		n := 0
+		for _, offset := range offsets[i:] {
+			if offset-low <= g.cfg.StepLimit {
+				n++
+			}
+		}
+		if n > most {
+			most, best.ahead = n, offsets[i+n/2]
+		}
+	}
+	best.known = 2*most > len(offsets)+1
+	return best
+}
+
 // judge moves the disciplined clock on and says how the guard stands then.
-func (g *Guard) judge(before State, wall, boot int64) State {
+func (g *Guard) judge(before State, wall, boot int64, others verdict) State {
 	disciplined := g.line.Load().at(boot)
 	offset := time.Duration(wall - disciplined)
-	switch before.Reason {
-	case StartedBehind:
+	switch {
+	case others.known && before.Reason != StandingStill:
+		return g.judgeAmongOthers(before, offset, wall, boot, others.ahead)
+	case before.Reason == StartedBehind:
 		return g.judgeStart(before, offset, wall, boot)
-	case Stepped:
+	case before.Reason == Outvoted:
+		return State{Reason: Outvoted, Offset: before.Offset, Held: g.held(boot)} // until they say otherwise
+	case before.Reason == Stepped:
 		if offset.Abs() <= g.cfg.StepLimit {
 			return g.follow(disciplined, offset, boot)
 		}
@@ -253,13 +299,31 @@ func (g *Guard) judge(before State, wall, boot int64) State {
 			return g.believe(wall, boot)
 		}
 		return State{Reason: Stepped, Offset: offset, Held: g.held(boot)}
-	default:
-		if offset.Abs() > g.cfg.StepLimit {
-			g.heldAt = boot
-			return State{Reason: Stepped, Offset: offset}
-		}
-		return g.follow(disciplined, offset, boot)
+	case offset.Abs() > g.cfg.StepLimit:
+		g.heldAt = boot
+		return State{Reason: Stepped, Offset: offset}
 	}
+	return g.follow(disciplined, offset, boot)
+}
+
+// judgeAmongOthers is judge where a majority has one time, which is ahead of the disciplined clock: what the wall clock says
+// is followed if it is that time, believed if it steps there, and nothing else is.
+func (g *Guard) judgeAmongOthers(before State, offset time.Duration, wall, boot int64, ahead time.Duration) State {
+	limit := g.cfg.StepLimit
+	steps, agrees := offset.Abs() > limit, (offset-ahead).Abs() <= limit
+	switch {
+	case !steps && ahead.Abs() <= limit:
+		return g.follow(g.line.Load().at(boot), offset, boot)
+	case steps && agrees:
+		return g.believe(wall, boot)
+	}
+	if before.OK() {
+		g.heldAt = boot
+	}
+	if steps {
+		return State{Reason: Stepped, Offset: offset, Held: g.held(boot)}
+	}
+	return State{Reason: Outvoted, Offset: -ahead, Held: g.held(boot)}
 }
 
 // judgeStart holds until the wall clock has reached the newest stamp or was waited for. No time has been accepted yet, so

@@ -266,7 +266,7 @@ func TestNowGoesOnWhileACheckWaits(t *testing.T) {
 	wall, boot := m.g.read()
 	m.elapse(400*time.Millisecond, 400*time.Millisecond)
 	m.g.Now()
-	if s := m.g.judge(m.g.State(), wall, boot); !s.OK() {
+	if s := m.g.judge(m.g.State(), wall, boot, verdict{}); !s.OK() {
 		t.Fatalf("the check holds: %s", s)
 	}
 	m.run(time.Second)

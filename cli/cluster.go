@@ -12,13 +12,13 @@ import (
 func (p *program) clusterCommand() *cli.Command {
 	return &cli.Command{
 		Name: "cluster", Usage: "look at the cluster, or run one on this machine",
-		Subcommands: []*cli.Command{
+		Subcommands: append([]*cli.Command{
 			p.calling(cli.Command{
 				Name: "status", Usage: "show nodes, backlog and alarms",
 				Flags: []cli.Flag{&cli.BoolFlag{Name: "shards", Usage: "show every shard as well"}},
 			}, p.clusterStatus),
 			p.clusterLocalCommand(),
-		},
+		}, p.operateCommands()...),
 	}
 }
 

@@ -112,6 +112,8 @@ type Effects struct {
 	SettingsChanged bool
 	// LatenessMS is first start minus nominal of each execution that started.
 	LatenessMS []int64
+	// Verifies are for followers too: every replica is to look at its rows as this entry leaves them.
+	Verifies []string
 }
 
 // TimerRef is a timer of the index, as the wheel needs it.

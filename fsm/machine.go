@@ -160,6 +160,8 @@ func (a *apply) run(c *storagev1.Command) Result {
 		return a.housekeep(c.Housekeep)
 	case c.RaiseLevel != nil:
 		return a.raiseLevel(c.RaiseLevel)
+	case c.Verify != nil:
+		return a.verify(c.Verify)
 	case c.LeaderStart != nil:
 		return Result{Refusal: refuse(InvalidArgument, "a leadership starts with its entry's first command")}
 	default:
@@ -172,6 +174,15 @@ func (a *apply) raiseLevel(c *storagev1.RaiseLevel) Result {
 		panic(UnsupportedLevel{a.m.shard, c.Level})
 	}
 	a.meta.Level = max(a.meta.Level, c.Level)
+	return Result{}
+}
+
+// verify changes nothing: it has each replica look at its rows.
+func (a *apply) verify(c *storagev1.Verify) Result {
+	if c.Id == "" || !isName(c.Id) {
+		return Result{Refusal: refuseField("id", "malformed")}
+	}
+	a.effects.Verifies = append(a.effects.Verifies, c.Id)
 	return Result{}
 }
 

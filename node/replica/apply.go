@@ -13,38 +13,66 @@ import (
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
-// applyEntries applies committed entries, which are durable in the own log already.
+// applyWaiting applies committed entries, which are durable in the own log already, in their order. Behind one that every
+// replica is to verify its rows at it stops until they are committed: the next turn goes on.
+func (c *Core) applyWaiting(r *replica) error {
+	if len(r.applies) == 0 {
+		return nil
+	}
+	for len(r.applies) > 0 && !r.verifying {
+		if err := c.applyEntries(r, r.applies[0]); err != nil {
+			return err
+		}
+		if len(r.applies[0].Entries) == 0 {
+			r.applies = r.applies[1:]
+		}
+	}
+	if len(r.applies) == 0 {
+		r.applies = nil
+		r.log.evict(r.applied.index, c.keepInMemory(r))
+	}
+	return nil
+}
+
+// applyEntries applies what is left of the entries of m, and drops them from it.
 func (c *Core) applyEntries(r *replica, m *raftpb.Message) error {
-	for _, e := range m.GetEntries() {
+	for len(m.Entries) > 0 && !r.verifying {
+		e := m.Entries[0]
+		m.Entries = m.Entries[1:]
 		if e.GetIndex() != r.applied.index+1 {
 			panic(fmt.Sprintf("replica: shard %d: entry %d handed out after %d", r.shard, e.GetIndex(), r.applied.index))
 		}
 		r.state.begin(r.applied.chain, e)
-		if err := c.applyEntry(r, e); err != nil {
+		verifies, err := c.applyEntry(r, e)
+		if err != nil {
 			return fmt.Errorf("apply entry %d: %w", e.GetIndex(), err)
 		}
 		r.applied = appliedState{position: position{index: e.GetIndex(), term: e.GetTerm()}, chain: r.state.sum()}
 		r.appliedMoved = true
+		c.requestVerifies(r, verifies)
+	}
+	if len(m.Entries) > 0 {
+		return nil
 	}
 	for _, resp := range m.GetResponses() {
 		r.stepLocal(resp)
 	}
-	r.log.evict(r.applied.index, c.keepInMemory(r))
 	return nil
 }
 
-func (c *Core) applyEntry(r *replica, e *raftpb.Entry) error {
+// applyEntry applies e and returns the verifications that it asks for.
+func (c *Core) applyEntry(r *replica, e *raftpb.Entry) (verifies []string, err error) {
 	switch e.GetType() {
 	case raftpb.EntryConfChange, raftpb.EntryConfChangeV2:
-		return c.applyConfChange(r, e)
+		return nil, c.applyConfChange(r, e)
 	}
 	if len(e.Data) == 0 {
-		return nil
+		return nil, nil
 	}
 	mine := r.takeFlight(e)
 	entry, err := decodeEntry(mine, e)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.everywhere = max(r.everywhere, entry.GetEverywhere())
 	var results []fsm.Result
@@ -52,7 +80,7 @@ func (c *Core) applyEntry(r *replica, e *raftpb.Entry) error {
 	err = guard(r.rows, func() { results, effects = r.machine.Apply(&r.state, e.GetIndex(), entry) })
 	if err != nil {
 		r.flight = mine // its callers are still to be answered
-		return err
+		return nil, err
 	}
 	if len(results) != len(entry.Commands) {
 		panic(fmt.Sprintf("replica: shard %d: %d results of %d commands", r.shard, len(results), len(entry.Commands)))
@@ -63,7 +91,7 @@ func (c *Core) applyEntry(r *replica, e *raftpb.Entry) error {
 		c.tell(Event{Kind: Applied, Shard: r.shard, Term: r.lead.term, Effects: &effects})
 	}
 	if mine == nil {
-		return nil
+		return effects.Verifies, nil
 	}
 	for i, p := range mine.proposals {
 		c.out.Results = append(c.out.Results, Delivery{done: p.Done, result: results[i]})
@@ -74,7 +102,7 @@ func (c *Core) applyEntry(r *replica, e *raftpb.Entry) error {
 		r.lead.started = true
 		c.establish(r)
 	}
-	return nil
+	return effects.Verifies, nil
 }
 
 // guard runs a piece of a state machine and returns as an error what stops the shard without being our own mistake: rows

@@ -53,6 +53,9 @@ type HostConfig struct {
 	// OnChanged tells that a group led from here is as Want asked. It is called on the loop's goroutine and must not block;
 	// nil: nobody is told.
 	OnChanged func(shard uint32, term, gen uint64, conf Conf)
+	// OnVerify is handed a replica's rows to look at, which it closes. It is called on the loop's goroutine and must not
+	// block; nil: nobody looks.
+	OnVerify func(v Verify, rows store.Snapshot)
 	// StopTimeout bounds how long callers of what is in flight wait for it when Run is asked to stop; 0: 5 s. Run itself
 	// returns when the disk has answered every sync.
 	StopTimeout time.Duration

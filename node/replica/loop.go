@@ -117,6 +117,9 @@ func (h *Host) turn() error {
 	if err := h.passSnapshots(turn); err != nil {
 		return err
 	}
+	if err := h.passVerifies(turn); err != nil {
+		return err
+	}
 	h.publish()
 	for _, e := range turn.Events {
 		h.dispatch(e)

@@ -70,6 +70,11 @@ type replica struct {
 	installing *installation
 	held       *raftpb.Message
 
+	// applies are raft's messages with committed entries that are still to be applied. verifying: the rest waits until this
+	// turn is committed.
+	applies   []*raftpb.Message
+	verifying bool
+
 	queue  queue
 	flight *flight
 	reads  reads
@@ -182,6 +187,9 @@ func (c *Core) drive(r *replica, w *write) error {
 		c.appendLog(r, r.held, w)
 		r.held = nil
 	}
+	if err := c.applyWaiting(r); err != nil {
+		return err
+	}
 	for range maxPasses {
 		if r.lead != nil {
 			c.pursueLease(r)
@@ -199,7 +207,7 @@ func (c *Core) drive(r *replica, w *write) error {
 	}
 	c.releaseReads(r)
 	c.refuseUnwanted(r)
-	if r.installing == nil && r.node.HasReady() {
+	if r.installing == nil && r.node.HasReady() || len(r.applies) > 0 {
 		c.touch(r)
 	}
 	// While a snapshot is installed nothing is written into its span, but what belongs to an applied index goes with it.
@@ -230,6 +238,7 @@ func (c *Core) writeApplied(r *replica, w *write) {
 
 // committed is called when the turn's batch is visible.
 func (r *replica) committed() {
+	r.verifying = false
 	r.rows.Committed()
 }
 
@@ -246,12 +255,15 @@ func (c *Core) handle(r *replica, rd raft.Ready, w *write) error {
 		switch m.GetTo() {
 		case raft.LocalAppendThread:
 			if m.GetSnapshot() != nil {
-				c.beginInstall(r, m, w)
+				if err := c.beginInstall(r, m, w); err != nil {
+					return err
+				}
 				continue
 			}
 			c.appendLog(r, m, w)
 		case raft.LocalApplyThread:
-			if err := c.applyEntries(r, m); err != nil {
+			r.applies = append(r.applies, m)
+			if err := c.applyWaiting(r); err != nil {
 				return err
 			}
 		default:

@@ -113,7 +113,10 @@ func (c *Core) StepSnapshot(got Received) {
 
 // beginInstall is called when raft hands out a snapshot. The hard state that comes with it has to be durable before it is
 // installed; until that is done no Ready is taken from the replica.
-func (c *Core) beginInstall(r *replica, m *raftpb.Message, w *write) {
+func (c *Core) beginInstall(r *replica, m *raftpb.Message, w *write) error {
+	if err := c.applyAll(r); err != nil {
+		return err
+	}
 	at := m.GetSnapshot().GetMetadata()
 	if r.incoming == nil || r.incoming.applied.index != at.GetIndex() || r.incoming.applied.term != at.GetTerm() {
 		panic(fmt.Sprintf("replica: shard %d: raft hands out a snapshot at %d that nobody sent", r.shard, at.GetIndex()))
@@ -122,6 +125,7 @@ func (c *Core) beginInstall(r *replica, m *raftpb.Message, w *write) {
 	r.incoming = nil
 	c.installs[r.shard] = true
 	w.installs = append(w.installs, r)
+	return nil
 }
 
 // installation is a snapshot on its way into the engine, with raft's message that waits for it.

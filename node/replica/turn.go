@@ -24,6 +24,8 @@ type Turn struct {
 	Snapshots []SnapshotRequest
 	Installs  []Install
 	Aborts    []store.Import
+	// Verifies are looks at rows as they stand now: take a snapshot of the engine for each before the next turn.
+	Verifies []Verify
 	// More says that another turn has work already.
 	More bool
 }

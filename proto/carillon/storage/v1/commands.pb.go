@@ -119,6 +119,7 @@ type Command struct {
 	PutTenant       *TenantSettings        `protobuf:"bytes,18,opt,name=put_tenant,json=putTenant,proto3" json:"put_tenant,omitempty"`
 	Housekeep       *Housekeep             `protobuf:"bytes,19,opt,name=housekeep,proto3" json:"housekeep,omitempty"`
 	RaiseLevel      *RaiseLevel            `protobuf:"bytes,20,opt,name=raise_level,json=raiseLevel,proto3" json:"raise_level,omitempty"`
+	Verify          *Verify                `protobuf:"bytes,21,opt,name=verify,proto3" json:"verify,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -289,6 +290,13 @@ func (x *Command) GetHousekeep() *Housekeep {
 func (x *Command) GetRaiseLevel() *RaiseLevel {
 	if x != nil {
 		return x.RaiseLevel
+	}
+	return nil
+}
+
+func (x *Command) GetVerify() *Verify {
+	if x != nil {
+		return x.Verify
 	}
 	return nil
 }
@@ -1667,6 +1675,53 @@ func (x *Housekeep) GetEventsMaxAgeMs() int64 {
 	return 0
 }
 
+// Verify changes nothing: it is the point of the log at which every replica looks at the rows it has. A binary that does not
+// know it refuses it, and changes nothing either.
+type Verify struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the verification, unique.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verify) Reset() {
+	*x = Verify{}
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verify) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verify) ProtoMessage() {}
+
+func (x *Verify) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verify.ProtoReflect.Descriptor instead.
+func (*Verify) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Verify) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 var File_carillon_storage_v1_commands_proto protoreflect.FileDescriptor
 
 const file_carillon_storage_v1_commands_proto_rawDesc = "" +
@@ -1678,7 +1733,8 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x03(\v2\x1c.carillon.storage.v1.CommandR\bcommands\x12\x1e\n" +
 	"\n" +
 	"everywhere\x18\x04 \x01(\x04R\n" +
-	"everywhere\"\xce\t\n" +
+	"everywhere\"\x83\n" +
+	"\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x19\n" +
@@ -1711,7 +1767,8 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"put_tenant\x18\x12 \x01(\v2#.carillon.storage.v1.TenantSettingsR\tputTenant\x12<\n" +
 	"\thousekeep\x18\x13 \x01(\v2\x1e.carillon.storage.v1.HousekeepR\thousekeep\x12@\n" +
 	"\vraise_level\x18\x14 \x01(\v2\x1f.carillon.storage.v1.RaiseLevelR\n" +
-	"raiseLevel\"7\n" +
+	"raiseLevel\x123\n" +
+	"\x06verify\x18\x15 \x01(\v2\x1b.carillon.storage.v1.VerifyR\x06verify\"7\n" +
 	"\vLeaderStart\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\tR\x05store\"\"\n" +
@@ -1817,7 +1874,9 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\tHousekeep\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\rR\x05limit\x12*\n" +
 	"\x11trim_events_below\x18\x02 \x01(\x04R\x0ftrimEventsBelow\x12)\n" +
-	"\x11events_max_age_ms\x18\x03 \x01(\x03R\x0eeventsMaxAgeMsBLZJgithub.com/carillon-scheduler/carillon/proto/carillon/storage/v1;storagev1b\x06proto3"
+	"\x11events_max_age_ms\x18\x03 \x01(\x03R\x0eeventsMaxAgeMs\"\x18\n" +
+	"\x06Verify\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02idBLZJgithub.com/carillon-scheduler/carillon/proto/carillon/storage/v1;storagev1b\x06proto3"
 
 var (
 	file_carillon_storage_v1_commands_proto_rawDescOnce sync.Once
@@ -1831,7 +1890,7 @@ func file_carillon_storage_v1_commands_proto_rawDescGZIP() []byte {
 	return file_carillon_storage_v1_commands_proto_rawDescData
 }
 
-var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*Entry)(nil),           // 0: carillon.storage.v1.Entry
 	(*Command)(nil),         // 1: carillon.storage.v1.Command
@@ -1855,16 +1914,17 @@ var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*StartTask)(nil),       // 19: carillon.storage.v1.StartTask
 	(*StepTask)(nil),        // 20: carillon.storage.v1.StepTask
 	(*Housekeep)(nil),       // 21: carillon.storage.v1.Housekeep
-	(*QueueSettings)(nil),   // 22: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),  // 23: carillon.storage.v1.TenantSettings
-	(*Schedule)(nil),        // 24: carillon.storage.v1.Schedule
-	(CatchUp)(0),            // 25: carillon.storage.v1.CatchUp
-	(*KeyValue)(nil),        // 26: carillon.storage.v1.KeyValue
-	(*Template)(nil),        // 27: carillon.storage.v1.Template
-	(JobState)(0),           // 28: carillon.storage.v1.JobState
-	(Outcome)(0),            // 29: carillon.storage.v1.Outcome
-	(TaskKind)(0),           // 30: carillon.storage.v1.TaskKind
-	(*Filter)(nil),          // 31: carillon.storage.v1.Filter
+	(*Verify)(nil),          // 22: carillon.storage.v1.Verify
+	(*QueueSettings)(nil),   // 23: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),  // 24: carillon.storage.v1.TenantSettings
+	(*Schedule)(nil),        // 25: carillon.storage.v1.Schedule
+	(CatchUp)(0),            // 26: carillon.storage.v1.CatchUp
+	(*KeyValue)(nil),        // 27: carillon.storage.v1.KeyValue
+	(*Template)(nil),        // 28: carillon.storage.v1.Template
+	(JobState)(0),           // 29: carillon.storage.v1.JobState
+	(Outcome)(0),            // 30: carillon.storage.v1.Outcome
+	(TaskKind)(0),           // 31: carillon.storage.v1.TaskKind
+	(*Filter)(nil),          // 32: carillon.storage.v1.Filter
 }
 var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	1,  // 0: carillon.storage.v1.Entry.commands:type_name -> carillon.storage.v1.Command
@@ -1882,31 +1942,32 @@ var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	18, // 12: carillon.storage.v1.Command.purge_dead:type_name -> carillon.storage.v1.PurgeDead
 	19, // 13: carillon.storage.v1.Command.start_task:type_name -> carillon.storage.v1.StartTask
 	20, // 14: carillon.storage.v1.Command.step_task:type_name -> carillon.storage.v1.StepTask
-	22, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
-	23, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
+	23, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
+	24, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
 	21, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
 	3,  // 18: carillon.storage.v1.Command.raise_level:type_name -> carillon.storage.v1.RaiseLevel
-	5,  // 19: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
-	24, // 20: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	25, // 21: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	26, // 22: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	27, // 23: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
-	24, // 24: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	25, // 25: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	26, // 26: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	27, // 27: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
-	28, // 28: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
-	10, // 29: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
-	13, // 30: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
-	15, // 31: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
-	29, // 32: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
-	30, // 33: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
-	31, // 34: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	22, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
+	5,  // 20: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
+	25, // 21: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	26, // 22: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	27, // 23: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	28, // 24: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
+	25, // 25: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	26, // 26: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	27, // 27: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	28, // 28: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
+	29, // 29: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
+	10, // 30: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
+	13, // 31: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
+	15, // 32: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
+	30, // 33: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
+	31, // 34: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
+	32, // 35: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_commands_proto_init() }
@@ -1921,7 +1982,7 @@ func file_carillon_storage_v1_commands_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_commands_proto_rawDesc), len(file_carillon_storage_v1_commands_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -210,8 +210,7 @@ func (n *Node) serve(serving context.Context) {
 		n.parts.start("snapshots", n.sendSnapshots)
 		n.parts.start("placement", n.placement.run)
 		n.parts.start("leaderships of a held clock", n.yieldWhileHeld)
-		n.parts.start("controller", n.control)
-		n.parts.start("leaders' balance", n.balanceLeaders)
+		n.parts.start("controller", n.newController().Run)
 	}
 	// Long polls end at once, so that the calls under way can finish in time.
 	context.AfterFunc(serving, n.dispatcher.Stop)

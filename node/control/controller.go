@@ -15,7 +15,7 @@ const (
 	placeEvery = 5 * time.Second
 	placePause = 200 * time.Millisecond
 	// balanceEvery is how often leaderships are balanced; balancePause, while there is more to move.
-	balanceEvery = 30 * time.Second
+	balanceEvery = 10 * time.Second
 	balancePause = time.Second
 	// campaignPause stands before another attempt to become the controller, after one that failed.
 	campaignPause = time.Second

@@ -14,7 +14,8 @@ type sighting struct {
 	since  time.Time
 }
 
-// Observe sets For of stores as they are at now: the time that has passed since they were first seen so.
+// Observe sets For of stores as they are at now: the time that has passed since they were first seen so, at least settleTime
+// for a live one on its first start.
 func (s *Sightings) Observe(stores []StoreView, now time.Time) {
 	seen := make(map[string]sighting, len(stores))
 	for i := range stores {
@@ -25,6 +26,10 @@ func (s *Sightings) Observe(stores []StoreView, now time.Time) {
 		}
 		seen[store.UUID] = one
 		store.For = now.Sub(one.since)
+		if store.Live && store.Boots == 1 {
+			// On its first start it has not come back from anything: leaderships may go to it at once.
+			store.For = max(store.For, settleTime)
+		}
 	}
 	s.seen = seen
 }

@@ -138,7 +138,7 @@ func (n *Node) bind() (err error) {
 	return n.web.bound(public)
 }
 
-// run starts everything, serves until ctx ends or a part fails, and stops in reverse: first no new calls, then leaderships go
+// run starts everything, serves until ctx ends or a part fails, and stops in reverse: first no new calls, while leaderships go
 // to others, then no new entries.
 func (n *Node) run(ctx context.Context) error {
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
@@ -169,8 +169,13 @@ func (n *Node) run(ctx context.Context) error {
 	default:
 		stopServing()
 	}
-	err = errors.Join(err, front.Wait())
-	n.handOver()
+	leaving := new(errgroup.Group)
+	leaving.Go(func() error {
+		<-serving.Done() // not later: callers' connections take a second to close, and what falls due here would wait for that
+		n.handOver()
+		return nil
+	})
+	err = errors.Join(err, front.Wait(), leaving.Wait())
 	stopBackground()
 	err = errors.Join(err, group.Wait())
 	n.logger.Info("stopped")

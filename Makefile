@@ -8,7 +8,7 @@ LDFLAGS  = -X github.com/carillon-scheduler/carillon/node.Version=$(VERSION)
 RACE     = ./fsm ./wheel ./store ./node/... ./rpc ./client
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-race integration drills fuzz bench lint fmt gen check-gen clean
+.PHONY: help setup build demo cluster test test-race integration drills fuzz bench lint fmt gen check-gen clean
 
 help: ## print this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ build: ## build ./carillon
 
 demo: build ## run the main job: a real server, jobs, a worker, a retry, a dead letter; ends by itself
 	./carillon demo
+
+cluster: build ## run three nodes on this machine, from port 7171 on, until Ctrl-C
+	./carillon cluster local --port 7171
 
 test: ## run all tests (short drills included), none skipped
 	$(GO) test -timeout 10m ./...

@@ -88,6 +88,26 @@ func (k *checks) established(c *cluster, m *member, e Event) {
 	}
 }
 
+// changed: R8, what is published stands on the disks of all its voters: nobody needs the replicas any more that go then.
+func (k *checks) changed(c *cluster, e Event) {
+	for _, id := range e.Conf.Voters {
+		owner := k.owners[[2]uint64{uint64(e.Shard), id}]
+		engine := k.lost[owner]
+		if m := c.member(owner); m != nil {
+			engine = m.engine
+		}
+		row, _, err := engine.Crash(0).Get(rowKey(e.Shard, fsm.KindConfState))
+		if err != nil {
+			c.fail("read configuration: %w", err)
+			return
+		}
+		self, err := decodeIdentity(row)
+		if err != nil || !sameConf(confOf(self.conf), e.Conf) {
+			c.fail("R8: shard %d is published as %+v, on the disk of replica %d it is %+v (%v)", e.Shard, e.Conf, id, self.conf, err)
+		}
+	}
+}
+
 // sent: R6, nobody speaks in a term below one he spoke in, or votes twice in one. What one turn sends has no order between
 // stores.
 func (k *checks) sent(c *cluster, frames []Frame) {

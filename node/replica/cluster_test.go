@@ -275,6 +275,7 @@ func (c *cluster) observe(m *member, e Event) {
 		c.checks.established(c, m, e)
 	case Changed:
 		c.happened[changed]++
+		c.checks.changed(c, e)
 		c.plane.publish(e)
 	}
 }

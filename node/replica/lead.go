@@ -49,7 +49,7 @@ func (c *Core) noteSoftState(r *replica, s raft.SoftState) {
 
 func (c *Core) takeLead(r *replica) {
 	r.lead = &leadership{term: r.hard.term}
-	r.members.told, r.members.changeIn, r.members.caughtUp = 0, 0, nil
+	r.members.told, r.members.changeIn, r.members.caughtUp, r.members.seals = 0, 0, nil, 0
 	r.campaignIn = -1
 	c.counters.LeadershipsGained++
 	if r.lead.term <= r.floor {

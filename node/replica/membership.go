@@ -59,7 +59,15 @@ type membership struct {
 	changeIn int
 	// caughtUp counts for each wanted learner the ticks it has not been behind.
 	caughtUp map[uint64]int
+	// seals is how many of sealEntries have been proposed since the configuration was applied, the last one behind sealedAt.
+	seals    int
+	sealedAt uint64
 }
+
+// sealEntries is how many empty entries follow a configuration before it counts as everybody's. Whoever has the first one
+// on its disk has been told that the configuration is committed, and so applies it; who has the second one, which was
+// sent after that was known, has what it applied on its disk too.
+const sealEntries = 2
 
 func (m *membership) wants(id uint64) bool { return m.wanted != nil && m.wanted.has(id) }
 
@@ -131,6 +139,43 @@ func (c *Core) tickMembership(r *replica) {
 		}
 	}
 	m.caughtUp = keeping
+	r.seal()
+}
+
+// seal proposes the next of sealEntries when every voter has the last one. It is called between turns, so that what stands
+// behind the log's end then was proposed after the configuration was applied.
+func (r *replica) seal() {
+	m := &r.members
+	if !r.lead.established || r.transferTicks > 0 || m.seals == sealEntries || !r.asWanted() {
+		return
+	}
+	if m.seals > 0 && !r.allHave(m.sealedAt+1) {
+		return
+	}
+	// An error means that raft does not take it now; it is proposed with the next tick.
+	if r.node.Propose(nil) == nil {
+		m.seals, m.sealedAt = m.seals+1, r.log.last
+	}
+}
+
+// sealed says that every voter has the applied configuration on its disk. Before that the replicas that it removed must stay:
+// one that has not applied it yet would need their votes, for ever.
+func (r *replica) sealed() bool {
+	return r.onlyVoter() || r.members.seals == sealEntries && r.allHave(r.members.sealedAt+1)
+}
+
+// allHave says whether every voter has the log up to index on its disk.
+func (r *replica) allHave(index uint64) bool {
+	return !slices.ContainsFunc(r.conf.GetVoters(), func(id uint64) bool {
+		pr, ok := r.progress(id)
+		return !ok || pr.Match < index
+	})
+}
+
+// asWanted says that the applied configuration is the one wanted.
+func (r *replica) asWanted() bool {
+	missing, learners, surplus := r.compare()
+	return len(missing)+len(learners)+len(surplus)+len(r.conf.GetVotersOutgoing()) == 0
 }
 
 // pursueWanted does the next step towards the wanted configuration. What it proposes is taken up by raft in order; one
@@ -141,7 +186,10 @@ func (c *Core) pursueWanted(r *replica) {
 		return
 	}
 	missing, learners, surplus := r.compare()
-	if len(missing) == 0 && len(learners) == 0 && len(surplus) == 0 {
+	if r.asWanted() {
+		if !r.sealed() {
+			return
+		}
 		m.told = m.wanted.Gen
 		r.gen = max(r.gen, m.wanted.Gen)
 		c.tell(Event{Kind: Changed, Shard: r.shard, Term: r.lead.term, Gen: m.told, Conf: confOf(r.conf)})
@@ -245,7 +293,7 @@ func (r *replica) noteConf(conf *raftpb.ConfState, context []byte) {
 	if gen, n := binary.Uvarint(context); n > 0 {
 		r.gen = max(r.gen, gen)
 	}
-	r.members.changeIn, r.members.told = 0, 0
+	r.members.changeIn, r.members.told, r.members.seals = 0, 0, 0
 }
 
 // progress is what a leader knows of a replica.

@@ -71,7 +71,8 @@ const (
 	SteppedDown
 	// Applied: an entry was applied while established; Effects says what it changed.
 	Applied
-	// Changed: the applied configuration is the one wanted, Gen. Conf says what it is.
+	// Changed: the configuration is the one wanted, Gen, and every voter has it on its disk: what it is without may go. Conf
+	// says what it is.
 	Changed
 )
 

@@ -64,7 +64,7 @@ func TestDrillLeaderKilledAfterItCommitted(t *testing.T) {
 		at.nothing("fired")
 		leader.start()
 		d.awaitWhole(leader, 30*time.Second)
-		if e := leader.onlyExecution(id); e.GetState() != succeededState || string(e.GetResult()) != "once" || e.GetAttemptsTotal() != 1 {
+		if e := leader.execution(lease.GetExecutionId()); e.GetState() != succeededState || string(e.GetResult()) != "once" || e.GetAttemptsTotal() != 1 {
 			t.Errorf("%s is %v", id, e)
 		}
 	}
@@ -127,7 +127,7 @@ func (d *drill) freeze(round int) {
 	d.awaitWhole(leader, 30*time.Second)
 	other.complete(succeeded(next, "next", "next"), succeededState)
 	refused(d.t, connect.CodeFailedPrecondition, leader.workers().CompleteExecution, succeeded(old, "old", "old"))
-	if e := leader.onlyExecution(held); string(e.GetResult()) != "next" {
+	if e := leader.execution(old.GetExecutionId()); string(e.GetResult()) != "next" {
 		d.t.Errorf("%s has the result %q", held, e.GetResult())
 	}
 	if job := call(d.t, leader.jobs().GetJob, &carillonv1.GetJobRequest{Id: changed}).GetJob(); job.GetVersion() != 2 || string(job.GetPayload()) != "second" {

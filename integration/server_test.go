@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -68,8 +69,10 @@ type server struct {
 	// clockDir, if set, is where the file is that steps its clock.
 	clockDir string
 	cmd      *exec.Cmd
-	done     chan struct{} // closed when the process has ended
-	log      *logTail
+	// pid is the process's, for those who look while it may be started anew.
+	pid  atomic.Int64
+	done chan struct{} // closed when the process has ended
+	log  *logTail
 
 	http *http.Client
 }
@@ -117,6 +120,7 @@ func (s *server) launch() {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
+	s.pid.Store(int64(s.cmd.Process.Pid))
 	done := make(chan struct{})
 	s.done = done
 	cmd := s.cmd

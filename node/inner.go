@@ -59,6 +59,13 @@ func (n *Node) openInner(l net.Listener) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A member that stands on the disk belongs to its cluster from the first word to its peers on, not only when it has found
+	// the others again: a wiped node that took it for a fresh one would form another cluster.
+	holds, err := control.HoldsMember(n.dir.EtcdDir())
+	if err != nil {
+		return nil, err
+	}
+	n.member.Store(holds)
 	ident := n.dir.Ident()
 	in := &inner{n: n, stores: map[string]control.StoreRecord{}}
 	if in.creds, err = peer.NewCredentials(secret, ident.StoreUUID); err != nil {

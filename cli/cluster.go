@@ -17,6 +17,7 @@ func (p *program) clusterCommand() *cli.Command {
 				Name: "status", Usage: "show nodes, backlog and alarms",
 				Flags: []cli.Flag{&cli.BoolFlag{Name: "shards", Usage: "show every shard as well"}},
 			}, p.clusterStatus),
+			p.verifyCommand(),
 			p.clusterLocalCommand(),
 		}, p.operateCommands()...),
 	}

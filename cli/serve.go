@@ -42,6 +42,10 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.IntFlag{Name: "shards", Value: d.Shards, Usage: "`NUMBER` of shards; taken at the first start only"},
 			&cli.IntFlag{Name: "max-payload-bytes", Value: d.MaxPayloadBytes, Usage: "`BYTES` of a payload at most"},
 			&cli.DurationFlag{
+				Name: "verify-every", Value: d.VerifyEvery,
+				Usage: "compare and check the replicas of each shard led here once in this `DURATION`; 0: never",
+			},
+			&cli.DurationFlag{
 				Name: "shutdown-timeout", Value: d.ShutdownTimeout, Usage: "stop for good after this `DURATION`",
 			},
 			&cli.StringFlag{
@@ -91,6 +95,7 @@ func (p *program) nodeConfig(c *cli.Context) (node.Config, error) {
 	config.CacheBytes, config.MemTableBytes = c.Int64("cache-bytes"), c.Int64("memtable-bytes")
 	config.RowCacheBytes = c.Int64("row-cache-bytes")
 	config.ClockStepLimit, config.ClockHold = c.Duration("clock-step-limit"), c.Duration("clock-hold")
+	config.VerifyEvery = c.Duration("verify-every")
 	config.ShutdownTimeout, config.EtcdSocket = c.Duration("shutdown-timeout"), c.String("etcd-socket")
 	logger, err := newLogger(p.stderr, c.String("log-format"), c.String("log-level"))
 	if err != nil {

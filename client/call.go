@@ -36,6 +36,8 @@ var (
 	merged = policy{identified: true, try: tryTimeout, counted: true}
 	// task is for bulk operations, which the server waits for.
 	task = policy{identified: true, try: 2 * time.Minute}
+	// verification reads every row of a shard.
+	verification = policy{identified: true, try: 15 * time.Minute}
 )
 
 type method[Req, Res any] = func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error)

@@ -77,7 +77,18 @@ const maxCheckIdentities = 1 << 20
 // about twice and looks others up, on any consistent Reader, whose own errors the caller asks for afterwards. It keeps in
 // memory: what a Machine keeps (settings, markers), 24 bytes for each claim whose lease-end timer stands, 8 for each
 // replaced payload that waits to be removed, and 8 MiB of identities at most.
-func Check(r Reader, report func(Violation)) { newChecker(r, report).run() }
+func Check(r Reader, report func(Violation)) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case CorruptRow:
+			report(Violation{Rule: RuleRow, Key: p.Key, Detail: "cannot be decoded, which ends the check"})
+		default:
+			panic(p)
+		}
+	}()
+	newChecker(r, report).run()
+}
 
 // checker is one Check.
 type checker struct {

@@ -44,6 +44,8 @@ type Config struct {
 	// be put right before it believes it.
 	ClockStepLimit time.Duration
 	ClockHold      time.Duration
+	// VerifyEvery is how often each shard that the node leads is verified unasked; 0: never.
+	VerifyEvery time.Duration
 	// ShutdownTimeout bounds the graceful part of a stop.
 	ShutdownTimeout time.Duration
 	// EtcdSocket is the path of a unix socket to serve the embedded etcd at, for operators and drills; empty: none.
@@ -64,6 +66,7 @@ func DefaultConfig() Config {
 		MaxPayloadBytes: 256 << 10,
 		ClockStepLimit:  500 * time.Millisecond,
 		ClockHold:       time.Minute,
+		VerifyEvery:     time.Hour,
 		ShutdownTimeout: 15 * time.Second,
 	}
 }
@@ -107,6 +110,7 @@ func (c *Config) Validate() error {
 		{"max-payload-bytes", int64(c.MaxPayloadBytes), 1, 1 << 20},
 		{"clock-step-limit", int64(c.ClockStepLimit), int64(10 * time.Millisecond), int64(time.Hour)},
 		{"clock-hold", int64(c.ClockHold), 0, int64(24 * time.Hour)},
+		{"verify-every", int64(c.VerifyEvery), 0, int64(366 * 24 * time.Hour)},
 		{"shutdown-timeout", int64(c.ShutdownTimeout), int64(time.Second), int64(time.Hour)},
 	} {
 		if f.value < f.min || f.value > f.max {

@@ -127,6 +127,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	c.collectMeta(out)
 	c.collectReplicas(out)
 	c.collectDispatcher(out)
+	counter(out, "carillon_verify_runs_total", "Verifications of a shard that this node asked for.", float64(c.n.verdicts.runs.Load()))
+	counter(out, "carillon_verify_violations_total", "What they found wrong.", float64(c.n.verdicts.violations.Load()))
 	m := c.n.engine.Metrics()
 	gauge(out, "carillon_store_disk_bytes", "Bytes of the store on disk.", float64(m.DiskBytes))
 	gauge(out, "carillon_store_wal_bytes", "Bytes of the store's write-ahead log.", float64(m.WALBytes))

@@ -64,6 +64,8 @@ type Node struct {
 	tasks      *tasks
 	alarms     *alarms
 	metrics    *metrics
+	verifier   *verifier
+	verdicts   verdicts
 	web        *web
 	api        http.Handler
 	parts      *parts
@@ -196,6 +198,8 @@ func (n *Node) serve(serving context.Context) {
 		{"tasks", n.tasks.run},
 		{"tenants' deletions", n.resumeDeletions},
 		{"housekeeping", n.housekeep},
+		{"looks at rows", n.verifier.run},
+		{"verification", n.verifyQuietly},
 		{"slot map", n.watchMap},
 		{"address", n.announce},
 	} {
@@ -300,7 +304,7 @@ func (n *Node) assemble() error {
 		Superseded: func(shard uint32, r control.LeaderRecord) { n.host.HigherEpoch(shard, r.Epoch) },
 		Logger:     n.logger,
 	})
-	n.settings, n.tasks = newSettings(n), newTasks(n)
+	n.settings, n.tasks, n.verifier = newSettings(n), newTasks(n), newVerifier(n.logger)
 	dispatching := dispatch.Config{Logger: n.logger}
 	if n.inner != nil {
 		dispatching.Hint = n.hint
@@ -318,7 +322,7 @@ func (n *Node) assemble() error {
 			Hooks:       n.metrics.hooks(),
 			Patience:    patience,
 		},
-		Now: n.guard.Now, Keeper: n.keeper, Listener: listener{n}, StopTimeout: n.cfg.ShutdownTimeout / 3,
+		Now: n.guard.Now, Keeper: n.keeper, Listener: listener{n}, OnVerify: n.verifier.ask, StopTimeout: n.cfg.ShutdownTimeout / 3,
 	}
 	if n.inner != nil {
 		n.placement = newPlacement(n)

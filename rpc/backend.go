@@ -48,6 +48,7 @@ type Backend interface {
 	RunTask(ctx context.Context, id string, kind storagev1.TaskKind, filter *storagev1.Filter) (TaskProgress, error)
 
 	Operator
+	Verifier
 
 	// Cluster describes the cluster as this node sees it.
 	Cluster(ctx context.Context) (ClusterStatus, error)

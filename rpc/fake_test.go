@@ -25,6 +25,7 @@ type fakeBackend struct {
 	tenants map[string]*storagev1.TenantSettings
 	cluster ClusterStatus
 	fakeOperator
+	fakeVerifier
 
 	// fail, if set, is asked before each command; an error is what Do answers. With applied set, the command is applied
 	// all the same: its answer is lost.

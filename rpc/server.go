@@ -245,6 +245,7 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.ClusterServiceUndrainNodeProcedure, single, s.undrainNode),
 		unary(s, carillonv1connect.ClusterServiceRemoveNodeProcedure, single, s.removeNode),
 		unary(s, carillonv1connect.ClusterServiceReplaceStoreProcedure, single, s.replaceStore),
+		unary(s, carillonv1connect.ClusterServiceVerifyClusterProcedure, single, s.verifyCluster),
 	}
 }
 

@@ -177,6 +177,10 @@ func (m member) NodeStatus(context.Context, *clusterv1.NodeStatusRequest) (*clus
 	return &clusterv1.NodeStatusResponse{Node: &clusterv1.NodeStatus{Store: m.n.store}}, nil
 }
 
+func (m member) Verification(_ context.Context, req *clusterv1.VerificationRequest) (*clusterv1.VerificationResponse, error) {
+	return &clusterv1.VerificationResponse{Digest: uint64(req.Shard), Reason: req.Id}, nil
+}
+
 func (m member) Transfer(_ context.Context, req *clusterv1.TransferRequest) (*clusterv1.TransferResponse, error) {
 	m.n.mu.Lock()
 	defer m.n.mu.Unlock()

@@ -25,6 +25,8 @@ type Member interface {
 	Probe(ctx context.Context, req *clusterv1.ProbeRequest) (*clusterv1.ProbeResponse, error)
 	Join(ctx context.Context, req *clusterv1.JoinRequest) (*clusterv1.JoinResponse, error)
 	NodeStatus(ctx context.Context, req *clusterv1.NodeStatusRequest) (*clusterv1.NodeStatusResponse, error)
+	// Verification is what this node's replica of a shard found at a Verify command.
+	Verification(ctx context.Context, req *clusterv1.VerificationRequest) (*clusterv1.VerificationResponse, error)
 	// Transfer hands leaderships of this node over, and returns one reason for each that has not gone when ctx ends.
 	Transfer(ctx context.Context, req *clusterv1.TransferRequest) (*clusterv1.TransferResponse, error)
 }
@@ -136,6 +138,14 @@ func (s *server) Transfer(ctx context.Context, call *connect.Request[clusterv1.T
 	ctx, cancel := early(ctx)
 	defer cancel()
 	return response(s.cfg.Member.Transfer(ctx, call.Msg))
+}
+
+// Verification implements the service.
+func (s *server) Verification(ctx context.Context, call *connect.Request[clusterv1.VerificationRequest]) (*connect.Response[clusterv1.VerificationResponse], error) {
+	if _, err := s.local(call.Msg.Store); err != nil {
+		return nil, err
+	}
+	return response(s.cfg.Member.Verification(ctx, call.Msg))
 }
 
 func response[T any](msg *T, err error) (*connect.Response[T], error) {

@@ -126,6 +126,15 @@ func (r *Router) Transfer(ctx context.Context, store string, handovers []*cluste
 	return res.Reasons, nil
 }
 
+// Verification asks a store's node what its replica of a shard found at a Verify command.
+func (r *Router) Verification(ctx context.Context, store string, shard uint32, id string) (*clusterv1.VerificationResponse, error) {
+	p, err := r.peer(store)
+	if err != nil {
+		return nil, err
+	}
+	return call(ctx, p, p.client.Verification, &clusterv1.VerificationRequest{Store: store, From: r.cfg.Self, Shard: shard, Id: id})
+}
+
 // peer returns the store's peer where it is now.
 func (r *Router) peer(store string) (*peer, error) {
 	addr, ok := r.cfg.Dial(store)

@@ -134,6 +134,63 @@ func (ControlRole) EnumDescriptor() ([]byte, []int) {
 	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{1}
 }
 
+// VerifyResult is how a verification ended.
+type VerifyResult int32
+
+const (
+	// Unset.
+	VerifyResult_VERIFY_RESULT_UNSPECIFIED VerifyResult = 0
+	// Every replica has the same rows, and all that must hold does.
+	VerifyResult_VERIFY_RESULT_OK VerifyResult = 1
+	// Not every replica could be looked at; nothing wrong was found on the others.
+	VerifyResult_VERIFY_RESULT_INCOMPLETE VerifyResult = 2
+	// Replicas differ, or something does not hold.
+	VerifyResult_VERIFY_RESULT_WRONG VerifyResult = 3
+)
+
+// Enum value maps for VerifyResult.
+var (
+	VerifyResult_name = map[int32]string{
+		0: "VERIFY_RESULT_UNSPECIFIED",
+		1: "VERIFY_RESULT_OK",
+		2: "VERIFY_RESULT_INCOMPLETE",
+		3: "VERIFY_RESULT_WRONG",
+	}
+	VerifyResult_value = map[string]int32{
+		"VERIFY_RESULT_UNSPECIFIED": 0,
+		"VERIFY_RESULT_OK":          1,
+		"VERIFY_RESULT_INCOMPLETE":  2,
+		"VERIFY_RESULT_WRONG":       3,
+	}
+)
+
+func (x VerifyResult) Enum() *VerifyResult {
+	p := new(VerifyResult)
+	*p = x
+	return p
+}
+
+func (x VerifyResult) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VerifyResult) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_cluster_service_proto_enumTypes[2].Descriptor()
+}
+
+func (VerifyResult) Type() protoreflect.EnumType {
+	return &file_carillon_v1_cluster_service_proto_enumTypes[2]
+}
+
+func (x VerifyResult) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VerifyResult.Descriptor instead.
+func (VerifyResult) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+}
+
 // GetClusterRequest has no fields yet.
 type GetClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1300,6 +1357,353 @@ func (x *NodeChange) GetMessage() string {
 	return ""
 }
 
+// VerifyClusterRequest says what to look at.
+type VerifyClusterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shards by number; none: all.
+	Shards        []uint32 `protobuf:"varint,1,rep,packed,name=shards,proto3" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyClusterRequest) Reset() {
+	*x = VerifyClusterRequest{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyClusterRequest) ProtoMessage() {}
+
+func (x *VerifyClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyClusterRequest.ProtoReflect.Descriptor instead.
+func (*VerifyClusterRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *VerifyClusterRequest) GetShards() []uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+// VerifyClusterResponse has a report for each shard.
+type VerifyClusterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// OK only if every shard is.
+	Result VerifyResult `protobuf:"varint,1,opt,name=result,proto3,enum=carillon.v1.VerifyResult" json:"result,omitempty"`
+	// Ordered by shard.
+	Shards        []*ShardVerification `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyClusterResponse) Reset() {
+	*x = VerifyClusterResponse{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyClusterResponse) ProtoMessage() {}
+
+func (x *VerifyClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyClusterResponse.ProtoReflect.Descriptor instead.
+func (*VerifyClusterResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *VerifyClusterResponse) GetResult() VerifyResult {
+	if x != nil {
+		return x.Result
+	}
+	return VerifyResult_VERIFY_RESULT_UNSPECIFIED
+}
+
+func (x *VerifyClusterResponse) GetShards() []*ShardVerification {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+// ShardVerification is what was found of one shard.
+type ShardVerification struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Shard uint32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The worst of what was found.
+	Result VerifyResult `protobuf:"varint,2,opt,name=result,proto3,enum=carillon.v1.VerifyResult" json:"result,omitempty"`
+	// The log entry whose state was looked at; 0: none was.
+	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// What is wrong or missing, in sentences for a person; what does not hold of a replica's rows stands with the replica.
+	Problems []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Its voters, ordered by node.
+	Replicas      []*ReplicaVerification `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardVerification) Reset() {
+	*x = ShardVerification{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardVerification) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardVerification) ProtoMessage() {}
+
+func (x *ShardVerification) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardVerification.ProtoReflect.Descriptor instead.
+func (*ShardVerification) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ShardVerification) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardVerification) GetResult() VerifyResult {
+	if x != nil {
+		return x.Result
+	}
+	return VerifyResult_VERIFY_RESULT_UNSPECIFIED
+}
+
+func (x *ShardVerification) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ShardVerification) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *ShardVerification) GetReplicas() []*ReplicaVerification {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// ReplicaVerification is what one replica found in its rows.
+type ReplicaVerification struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of its node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// It has looked; the other fields are unset otherwise.
+	Done bool `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	// Hash over all its rows, in hexadecimal digits.
+	Digest string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Hash over the log entries so far and what they wrote, in hexadecimal digits.
+	Chain string `protobuf:"bytes,4,opt,name=chain,proto3" json:"chain,omitempty"`
+	// How many rows it has.
+	Rows uint64 `protobuf:"varint,5,opt,name=rows,proto3" json:"rows,omitempty"`
+	// How many things do not hold.
+	ViolationCount uint64 `protobuf:"varint,6,opt,name=violation_count,json=violationCount,proto3" json:"violation_count,omitempty"`
+	// The first of them, at most 20.
+	Violations    []*Violation `protobuf:"bytes,7,rep,name=violations,proto3" json:"violations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaVerification) Reset() {
+	*x = ReplicaVerification{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaVerification) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaVerification) ProtoMessage() {}
+
+func (x *ReplicaVerification) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaVerification.ProtoReflect.Descriptor instead.
+func (*ReplicaVerification) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReplicaVerification) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ReplicaVerification) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *ReplicaVerification) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ReplicaVerification) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *ReplicaVerification) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *ReplicaVerification) GetViolationCount() uint64 {
+	if x != nil {
+		return x.ViolationCount
+	}
+	return 0
+}
+
+func (x *ReplicaVerification) GetViolations() []*Violation {
+	if x != nil {
+		return x.Violations
+	}
+	return nil
+}
+
+// Violation is something about a shard's rows that does not hold.
+type Violation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What should hold: a stable name such as "timer", "counter", "occurrence". docs/operations.md lists them.
+	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The row it shows at, with what cannot be printed escaped.
+	Row string `protobuf:"bytes,2,opt,name=row,proto3" json:"row,omitempty"`
+	// What is wrong, for a person.
+	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Violation) Reset() {
+	*x = Violation{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Violation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Violation) ProtoMessage() {}
+
+func (x *Violation) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Violation.ProtoReflect.Descriptor instead.
+func (*Violation) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Violation) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *Violation) GetRow() string {
+	if x != nil {
+		return x.Row
+	}
+	return ""
+}
+
+func (x *Violation) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 var File_carillon_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_cluster_service_proto_rawDesc = "" +
@@ -1397,7 +1801,32 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"shards_led\x18\x05 \x01(\rR\tshardsLed\x12\x1a\n" +
 	"\breplicas\x18\x06 \x01(\rR\breplicas\x12\x18\n" +
 	"\astaying\x18\a \x01(\rR\astaying\x12\x18\n" +
-	"\amessage\x18\b \x01(\tR\amessage*m\n" +
+	"\amessage\x18\b \x01(\tR\amessage\".\n" +
+	"\x14VerifyClusterRequest\x12\x16\n" +
+	"\x06shards\x18\x01 \x03(\rR\x06shards\"\x82\x01\n" +
+	"\x15VerifyClusterResponse\x121\n" +
+	"\x06result\x18\x01 \x01(\x0e2\x19.carillon.v1.VerifyResultR\x06result\x126\n" +
+	"\x06shards\x18\x02 \x03(\v2\x1e.carillon.v1.ShardVerificationR\x06shards\"\xcc\x01\n" +
+	"\x11ShardVerification\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x121\n" +
+	"\x06result\x18\x02 \x01(\x0e2\x19.carillon.v1.VerifyResultR\x06result\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x1a\n" +
+	"\bproblems\x18\x04 \x03(\tR\bproblems\x12<\n" +
+	"\breplicas\x18\x05 \x03(\v2 .carillon.v1.ReplicaVerificationR\breplicas\"\xe0\x01\n" +
+	"\x13ReplicaVerification\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05chain\x18\x04 \x01(\tR\x05chain\x12\x12\n" +
+	"\x04rows\x18\x05 \x01(\x04R\x04rows\x12'\n" +
+	"\x0fviolation_count\x18\x06 \x01(\x04R\x0eviolationCount\x126\n" +
+	"\n" +
+	"violations\x18\a \x03(\v2\x16.carillon.v1.ViolationR\n" +
+	"violations\"I\n" +
+	"\tViolation\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x10\n" +
+	"\x03row\x18\x02 \x01(\tR\x03row\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail*m\n" +
 	"\n" +
 	"StoreState\x12\x1b\n" +
 	"\x17STORE_STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
@@ -1407,7 +1836,12 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\vControlRole\x12\x1c\n" +
 	"\x18CONTROL_ROLE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CONTROL_ROLE_LEARNER\x10\x01\x12\x16\n" +
-	"\x12CONTROL_ROLE_VOTER\x10\x022\xc7\x05\n" +
+	"\x12CONTROL_ROLE_VOTER\x10\x02*z\n" +
+	"\fVerifyResult\x12\x1d\n" +
+	"\x19VERIFY_RESULT_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10VERIFY_RESULT_OK\x10\x01\x12\x1c\n" +
+	"\x18VERIFY_RESULT_INCOMPLETE\x10\x02\x12\x17\n" +
+	"\x13VERIFY_RESULT_WRONG\x10\x032\xbe\x06\n" +
 	"\x0eClusterService\x12b\n" +
 	"\n" +
 	"GetCluster\x12\x1e.carillon.v1.GetClusterRequest\x1a\x1f.carillon.v1.GetClusterResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12z\n" +
@@ -1416,7 +1850,8 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\vUndrainNode\x12\x1f.carillon.v1.UndrainNodeRequest\x1a\x17.carillon.v1.NodeChange\"+\x82\xd3\xe4\x93\x02%:\x01*\" /v1/cluster/nodes/{node}/undrain\x12q\n" +
 	"\n" +
 	"RemoveNode\x12\x1e.carillon.v1.RemoveNodeRequest\x1a\x17.carillon.v1.NodeChange\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/cluster/nodes/{node}/remove\x12|\n" +
-	"\fReplaceStore\x12 .carillon.v1.ReplaceStoreRequest\x1a\x17.carillon.v1.NodeChange\"1\x82\xd3\xe4\x93\x02+:\x01*\"&/v1/cluster/nodes/{node}/replace-storeBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"\fReplaceStore\x12 .carillon.v1.ReplaceStoreRequest\x1a\x17.carillon.v1.NodeChange\"1\x82\xd3\xe4\x93\x02+:\x01*\"&/v1/cluster/nodes/{node}/replace-store\x12u\n" +
+	"\rVerifyCluster\x12!.carillon.v1.VerifyClusterRequest\x1a\".carillon.v1.VerifyClusterResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/cluster/verifyBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_cluster_service_proto_rawDescOnce sync.Once
@@ -1430,63 +1865,76 @@ func file_carillon_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_cluster_service_proto_rawDescData
 }
 
-var file_carillon_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_carillon_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_carillon_v1_cluster_service_proto_goTypes = []any{
 	(StoreState)(0),                // 0: carillon.v1.StoreState
 	(ControlRole)(0),               // 1: carillon.v1.ControlRole
-	(*GetClusterRequest)(nil),      // 2: carillon.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),     // 3: carillon.v1.GetClusterResponse
-	(*Node)(nil),                   // 4: carillon.v1.Node
-	(*Shard)(nil),                  // 5: carillon.v1.Shard
-	(*Replica)(nil),                // 6: carillon.v1.Replica
-	(*Backlog)(nil),                // 7: carillon.v1.Backlog
-	(*Alarm)(nil),                  // 8: carillon.v1.Alarm
-	(*TransferLeaderRequest)(nil),  // 9: carillon.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 10: carillon.v1.TransferLeaderResponse
-	(*LeaderTransfer)(nil),         // 11: carillon.v1.LeaderTransfer
-	(*DrainNodeRequest)(nil),       // 12: carillon.v1.DrainNodeRequest
-	(*UndrainNodeRequest)(nil),     // 13: carillon.v1.UndrainNodeRequest
-	(*RemoveNodeRequest)(nil),      // 14: carillon.v1.RemoveNodeRequest
-	(*ReplaceStoreRequest)(nil),    // 15: carillon.v1.ReplaceStoreRequest
-	(*NodeChange)(nil),             // 16: carillon.v1.NodeChange
-	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 18: google.protobuf.Duration
+	(VerifyResult)(0),              // 2: carillon.v1.VerifyResult
+	(*GetClusterRequest)(nil),      // 3: carillon.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),     // 4: carillon.v1.GetClusterResponse
+	(*Node)(nil),                   // 5: carillon.v1.Node
+	(*Shard)(nil),                  // 6: carillon.v1.Shard
+	(*Replica)(nil),                // 7: carillon.v1.Replica
+	(*Backlog)(nil),                // 8: carillon.v1.Backlog
+	(*Alarm)(nil),                  // 9: carillon.v1.Alarm
+	(*TransferLeaderRequest)(nil),  // 10: carillon.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 11: carillon.v1.TransferLeaderResponse
+	(*LeaderTransfer)(nil),         // 12: carillon.v1.LeaderTransfer
+	(*DrainNodeRequest)(nil),       // 13: carillon.v1.DrainNodeRequest
+	(*UndrainNodeRequest)(nil),     // 14: carillon.v1.UndrainNodeRequest
+	(*RemoveNodeRequest)(nil),      // 15: carillon.v1.RemoveNodeRequest
+	(*ReplaceStoreRequest)(nil),    // 16: carillon.v1.ReplaceStoreRequest
+	(*NodeChange)(nil),             // 17: carillon.v1.NodeChange
+	(*VerifyClusterRequest)(nil),   // 18: carillon.v1.VerifyClusterRequest
+	(*VerifyClusterResponse)(nil),  // 19: carillon.v1.VerifyClusterResponse
+	(*ShardVerification)(nil),      // 20: carillon.v1.ShardVerification
+	(*ReplicaVerification)(nil),    // 21: carillon.v1.ReplicaVerification
+	(*Violation)(nil),              // 22: carillon.v1.Violation
+	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 24: google.protobuf.Duration
 }
 var file_carillon_v1_cluster_service_proto_depIdxs = []int32{
-	4,  // 0: carillon.v1.GetClusterResponse.nodes:type_name -> carillon.v1.Node
-	5,  // 1: carillon.v1.GetClusterResponse.shards:type_name -> carillon.v1.Shard
-	7,  // 2: carillon.v1.GetClusterResponse.backlog:type_name -> carillon.v1.Backlog
-	8,  // 3: carillon.v1.GetClusterResponse.alarms:type_name -> carillon.v1.Alarm
-	17, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
-	17, // 5: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
+	5,  // 0: carillon.v1.GetClusterResponse.nodes:type_name -> carillon.v1.Node
+	6,  // 1: carillon.v1.GetClusterResponse.shards:type_name -> carillon.v1.Shard
+	8,  // 2: carillon.v1.GetClusterResponse.backlog:type_name -> carillon.v1.Backlog
+	9,  // 3: carillon.v1.GetClusterResponse.alarms:type_name -> carillon.v1.Alarm
+	23, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
+	23, // 5: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
 	0,  // 6: carillon.v1.Node.state:type_name -> carillon.v1.StoreState
-	17, // 7: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
+	23, // 7: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
 	1,  // 8: carillon.v1.Node.control_role:type_name -> carillon.v1.ControlRole
-	18, // 9: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
-	7,  // 10: carillon.v1.Shard.backlog:type_name -> carillon.v1.Backlog
-	6,  // 11: carillon.v1.Shard.members:type_name -> carillon.v1.Replica
-	17, // 12: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
-	17, // 13: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	11, // 14: carillon.v1.TransferLeaderResponse.transfers:type_name -> carillon.v1.LeaderTransfer
+	24, // 9: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
+	8,  // 10: carillon.v1.Shard.backlog:type_name -> carillon.v1.Backlog
+	7,  // 11: carillon.v1.Shard.members:type_name -> carillon.v1.Replica
+	23, // 12: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
+	23, // 13: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	12, // 14: carillon.v1.TransferLeaderResponse.transfers:type_name -> carillon.v1.LeaderTransfer
 	0,  // 15: carillon.v1.NodeChange.state:type_name -> carillon.v1.StoreState
-	2,  // 16: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
-	9,  // 17: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
-	12, // 18: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
-	13, // 19: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
-	14, // 20: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
-	15, // 21: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
-	3,  // 22: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
-	10, // 23: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
-	16, // 24: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.NodeChange
-	16, // 25: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.NodeChange
-	16, // 26: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.NodeChange
-	16, // 27: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.NodeChange
-	22, // [22:28] is the sub-list for method output_type
-	16, // [16:22] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	2,  // 16: carillon.v1.VerifyClusterResponse.result:type_name -> carillon.v1.VerifyResult
+	20, // 17: carillon.v1.VerifyClusterResponse.shards:type_name -> carillon.v1.ShardVerification
+	2,  // 18: carillon.v1.ShardVerification.result:type_name -> carillon.v1.VerifyResult
+	21, // 19: carillon.v1.ShardVerification.replicas:type_name -> carillon.v1.ReplicaVerification
+	22, // 20: carillon.v1.ReplicaVerification.violations:type_name -> carillon.v1.Violation
+	3,  // 21: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
+	10, // 22: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
+	13, // 23: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
+	14, // 24: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
+	15, // 25: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
+	16, // 26: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
+	18, // 27: carillon.v1.ClusterService.VerifyCluster:input_type -> carillon.v1.VerifyClusterRequest
+	4,  // 28: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
+	11, // 29: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
+	17, // 30: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.NodeChange
+	17, // 31: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.NodeChange
+	17, // 32: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.NodeChange
+	17, // 33: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.NodeChange
+	19, // 34: carillon.v1.ClusterService.VerifyCluster:output_type -> carillon.v1.VerifyClusterResponse
+	28, // [28:35] is the sub-list for method output_type
+	21, // [21:28] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_cluster_service_proto_init() }
@@ -1500,8 +1948,8 @@ func file_carillon_v1_cluster_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_cluster_service_proto_rawDesc), len(file_carillon_v1_cluster_service_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   15,
+			NumEnums:      3,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -166,6 +166,65 @@ func (FailureKind) EnumDescriptor() ([]byte, []int) {
 	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{1}
 }
 
+// VerificationState says how far a verification is.
+type VerificationState int32
+
+const (
+	VerificationState_VERIFICATION_STATE_UNSPECIFIED VerificationState = 0
+	// The replica has not applied the command yet, or is looking at its rows: ask again.
+	VerificationState_VERIFICATION_STATE_PENDING VerificationState = 1
+	VerificationState_VERIFICATION_STATE_DONE    VerificationState = 2
+	// It could not look at its rows; reason says why.
+	VerificationState_VERIFICATION_STATE_FAILED VerificationState = 3
+	// The node has no replica of the shard.
+	VerificationState_VERIFICATION_STATE_NO_REPLICA VerificationState = 4
+)
+
+// Enum value maps for VerificationState.
+var (
+	VerificationState_name = map[int32]string{
+		0: "VERIFICATION_STATE_UNSPECIFIED",
+		1: "VERIFICATION_STATE_PENDING",
+		2: "VERIFICATION_STATE_DONE",
+		3: "VERIFICATION_STATE_FAILED",
+		4: "VERIFICATION_STATE_NO_REPLICA",
+	}
+	VerificationState_value = map[string]int32{
+		"VERIFICATION_STATE_UNSPECIFIED": 0,
+		"VERIFICATION_STATE_PENDING":     1,
+		"VERIFICATION_STATE_DONE":        2,
+		"VERIFICATION_STATE_FAILED":      3,
+		"VERIFICATION_STATE_NO_REPLICA":  4,
+	}
+)
+
+func (x VerificationState) Enum() *VerificationState {
+	p := new(VerificationState)
+	*p = x
+	return p
+}
+
+func (x VerificationState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VerificationState) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_cluster_v1_cluster_proto_enumTypes[2].Descriptor()
+}
+
+func (VerificationState) Type() protoreflect.EnumType {
+	return &file_carillon_cluster_v1_cluster_proto_enumTypes[2]
+}
+
+func (x VerificationState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VerificationState.Descriptor instead.
+func (VerificationState) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
 // ProbeRequest says who asks.
 type ProbeRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -2287,7 +2346,9 @@ type ReplicaProgress struct {
 	// It gets a snapshot.
 	Snapshot bool `protobuf:"varint,5,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// It answered within the last election timeout.
-	Active        bool `protobuf:"varint,6,opt,name=active,proto3" json:"active,omitempty"`
+	Active bool `protobuf:"varint,6,opt,name=active,proto3" json:"active,omitempty"`
+	// Entries of the leader's that it is not known to have.
+	Lag           uint64 `protobuf:"varint,7,opt,name=lag,proto3" json:"lag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2362,6 +2423,13 @@ func (x *ReplicaProgress) GetActive() bool {
 		return x.Active
 	}
 	return false
+}
+
+func (x *ReplicaProgress) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
 }
 
 // Alarm is a condition that an operator should see until it ends.
@@ -2518,6 +2586,241 @@ func (x *PeerStatus) GetClockKnown() bool {
 		return x.ClockKnown
 	}
 	return false
+}
+
+// VerificationRequest names a verification.
+type VerificationRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The store that is meant, and the one that calls.
+	Store string `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	From  string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	Shard uint32 `protobuf:"varint,3,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The command's id.
+	Id            string `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerificationRequest) Reset() {
+	*x = VerificationRequest{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerificationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerificationRequest) ProtoMessage() {}
+
+func (x *VerificationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerificationRequest.ProtoReflect.Descriptor instead.
+func (*VerificationRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *VerificationRequest) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *VerificationRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *VerificationRequest) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *VerificationRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// VerificationResponse is what was found in the rows as the entry at index left them.
+type VerificationResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	State  VerificationState      `protobuf:"varint,1,opt,name=state,proto3,enum=carillon.cluster.v1.VerificationState" json:"state,omitempty"`
+	Reason string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Index  uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// The hash chain over the entries up to index and what they wrote, and a hash over the rows.
+	Chain  uint64 `protobuf:"fixed64,4,opt,name=chain,proto3" json:"chain,omitempty"`
+	Digest uint64 `protobuf:"fixed64,5,opt,name=digest,proto3" json:"digest,omitempty"`
+	Rows   uint64 `protobuf:"varint,6,opt,name=rows,proto3" json:"rows,omitempty"`
+	// How many violations there are, and the first of them.
+	ViolationCount uint64       `protobuf:"varint,7,opt,name=violation_count,json=violationCount,proto3" json:"violation_count,omitempty"`
+	Violations     []*Violation `protobuf:"bytes,8,rep,name=violations,proto3" json:"violations,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *VerificationResponse) Reset() {
+	*x = VerificationResponse{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerificationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerificationResponse) ProtoMessage() {}
+
+func (x *VerificationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerificationResponse.ProtoReflect.Descriptor instead.
+func (*VerificationResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *VerificationResponse) GetState() VerificationState {
+	if x != nil {
+		return x.State
+	}
+	return VerificationState_VERIFICATION_STATE_UNSPECIFIED
+}
+
+func (x *VerificationResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *VerificationResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *VerificationResponse) GetChain() uint64 {
+	if x != nil {
+		return x.Chain
+	}
+	return 0
+}
+
+func (x *VerificationResponse) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *VerificationResponse) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *VerificationResponse) GetViolationCount() uint64 {
+	if x != nil {
+		return x.ViolationCount
+	}
+	return 0
+}
+
+func (x *VerificationResponse) GetViolations() []*Violation {
+	if x != nil {
+		return x.Violations
+	}
+	return nil
+}
+
+// Violation is something about a shard's rows that must not be: fsm.Violation.
+type Violation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rule          string                 `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Violation) Reset() {
+	*x = Violation{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Violation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Violation) ProtoMessage() {}
+
+func (x *Violation) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Violation.ProtoReflect.Descriptor instead.
+func (*Violation) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Violation) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *Violation) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Violation) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
 }
 
 var File_carillon_cluster_v1_cluster_proto protoreflect.FileDescriptor
@@ -2714,7 +3017,7 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x05level\x18\x14 \x01(\rR\x05level\x12\x19\n" +
 	"\bclock_ms\x18\x15 \x01(\x03R\aclockMs\x12@\n" +
 	"\bprogress\x18\x16 \x03(\v2$.carillon.cluster.v1.ReplicaProgressR\bprogress\x12%\n" +
-	"\x0elearner_stores\x18\x17 \x03(\tR\rlearnerStores\"\xaa\x01\n" +
+	"\x0elearner_stores\x18\x17 \x03(\tR\rlearnerStores\"\xbc\x01\n" +
 	"\x0fReplicaProgress\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x1d\n" +
 	"\n" +
@@ -2722,7 +3025,8 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x05match\x18\x03 \x01(\x04R\x05match\x12\x18\n" +
 	"\alearner\x18\x04 \x01(\bR\alearner\x12\x1a\n" +
 	"\bsnapshot\x18\x05 \x01(\bR\bsnapshot\x12\x16\n" +
-	"\x06active\x18\x06 \x01(\bR\x06active\"P\n" +
+	"\x06active\x18\x06 \x01(\bR\x06active\x12\x10\n" +
+	"\x03lag\x18\a \x01(\x04R\x03lag\"P\n" +
 	"\x05Alarm\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x19\n" +
@@ -2736,7 +3040,27 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x0fclock_offset_ms\x18\x05 \x01(\x03R\rclockOffsetMs\x12!\n" +
 	"\fbreaker_open\x18\x06 \x01(\bR\vbreakerOpen\x12\x1f\n" +
 	"\vclock_known\x18\a \x01(\bR\n" +
-	"clockKnown*\xa5\x02\n" +
+	"clockKnown\"e\n" +
+	"\x13VerificationRequest\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x14\n" +
+	"\x05shard\x18\x03 \x01(\rR\x05shard\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\tR\x02id\"\xad\x02\n" +
+	"\x14VerificationResponse\x12<\n" +
+	"\x05state\x18\x01 \x01(\x0e2&.carillon.cluster.v1.VerificationStateR\x05state\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x14\n" +
+	"\x05chain\x18\x04 \x01(\x06R\x05chain\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\x06R\x06digest\x12\x12\n" +
+	"\x04rows\x18\x06 \x01(\x04R\x04rows\x12'\n" +
+	"\x0fviolation_count\x18\a \x01(\x04R\x0eviolationCount\x12>\n" +
+	"\n" +
+	"violations\x18\b \x03(\v2\x1e.carillon.cluster.v1.ViolationR\n" +
+	"violations\"I\n" +
+	"\tViolation\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail*\xa5\x02\n" +
 	"\vRefusalCode\x12\x1c\n" +
 	"\x18REFUSAL_CODE_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dREFUSAL_CODE_INVALID_ARGUMENT\x10\x01\x12\x1a\n" +
@@ -2755,7 +3079,13 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x16FAILURE_KIND_TOO_LARGE\x10\x04\x12\x1b\n" +
 	"\x17FAILURE_KIND_NO_REPLICA\x10\x05\x12\x18\n" +
 	"\x14FAILURE_KIND_STOPPED\x10\x06\x12\x19\n" +
-	"\x15FAILURE_KIND_INTERNAL\x10\a2\xa8\x05\n" +
+	"\x15FAILURE_KIND_INTERNAL\x10\a*\xb6\x01\n" +
+	"\x11VerificationState\x12\"\n" +
+	"\x1eVERIFICATION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n" +
+	"\x1aVERIFICATION_STATE_PENDING\x10\x01\x12\x1b\n" +
+	"\x17VERIFICATION_STATE_DONE\x10\x02\x12\x1d\n" +
+	"\x19VERIFICATION_STATE_FAILED\x10\x03\x12!\n" +
+	"\x1dVERIFICATION_STATE_NO_REPLICA\x10\x042\x8d\x06\n" +
 	"\vNodeService\x12N\n" +
 	"\x05Probe\x12!.carillon.cluster.v1.ProbeRequest\x1a\".carillon.cluster.v1.ProbeResponse\x12K\n" +
 	"\x04Join\x12 .carillon.cluster.v1.JoinRequest\x1a!.carillon.cluster.v1.JoinResponse\x12T\n" +
@@ -2763,7 +3093,8 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x04Poll\x12 .carillon.cluster.v1.PollRequest\x1a!.carillon.cluster.v1.PollResponse\x12K\n" +
 	"\x04Held\x12 .carillon.cluster.v1.HeldRequest\x1a!.carillon.cluster.v1.HeldResponse\x12T\n" +
 	"\aRelease\x12#.carillon.cluster.v1.ReleaseRequest\x1a$.carillon.cluster.v1.ReleaseResponse\x12W\n" +
-	"\bTransfer\x12$.carillon.cluster.v1.TransferRequest\x1a%.carillon.cluster.v1.TransferResponse\x12]\n" +
+	"\bTransfer\x12$.carillon.cluster.v1.TransferRequest\x1a%.carillon.cluster.v1.TransferResponse\x12c\n" +
+	"\fVerification\x12(.carillon.cluster.v1.VerificationRequest\x1a).carillon.cluster.v1.VerificationResponse\x12]\n" +
 	"\n" +
 	"NodeStatus\x12&.carillon.cluster.v1.NodeStatusRequest\x1a'.carillon.cluster.v1.NodeStatusResponseBLZJgithub.com/carillon-scheduler/carillon/proto/carillon/cluster/v1;clusterv1b\x06proto3"
 
@@ -2779,96 +3110,104 @@ func file_carillon_cluster_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_carillon_cluster_v1_cluster_proto_rawDescData
 }
 
-var file_carillon_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_carillon_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_carillon_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_carillon_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_carillon_cluster_v1_cluster_proto_goTypes = []any{
-	(RefusalCode)(0),           // 0: carillon.cluster.v1.RefusalCode
-	(FailureKind)(0),           // 1: carillon.cluster.v1.FailureKind
-	(*ProbeRequest)(nil),       // 2: carillon.cluster.v1.ProbeRequest
-	(*ProbeResponse)(nil),      // 3: carillon.cluster.v1.ProbeResponse
-	(*Member)(nil),             // 4: carillon.cluster.v1.Member
-	(*JoinRequest)(nil),        // 5: carillon.cluster.v1.JoinRequest
-	(*JoinResponse)(nil),       // 6: carillon.cluster.v1.JoinResponse
-	(*ProposeRequest)(nil),     // 7: carillon.cluster.v1.ProposeRequest
-	(*ShardCommand)(nil),       // 8: carillon.cluster.v1.ShardCommand
-	(*ProposeResponse)(nil),    // 9: carillon.cluster.v1.ProposeResponse
-	(*Outcome)(nil),            // 10: carillon.cluster.v1.Outcome
-	(*Result)(nil),             // 11: carillon.cluster.v1.Result
-	(*Item)(nil),               // 12: carillon.cluster.v1.Item
-	(*Refusal)(nil),            // 13: carillon.cluster.v1.Refusal
-	(*Failure)(nil),            // 14: carillon.cluster.v1.Failure
-	(*PollRequest)(nil),        // 15: carillon.cluster.v1.PollRequest
-	(*PollResponse)(nil),       // 16: carillon.cluster.v1.PollResponse
-	(*HeldRequest)(nil),        // 17: carillon.cluster.v1.HeldRequest
-	(*HeldResponse)(nil),       // 18: carillon.cluster.v1.HeldResponse
-	(*ReleaseRequest)(nil),     // 19: carillon.cluster.v1.ReleaseRequest
-	(*LeaseRef)(nil),           // 20: carillon.cluster.v1.LeaseRef
-	(*ReleaseResponse)(nil),    // 21: carillon.cluster.v1.ReleaseResponse
-	(*TransferRequest)(nil),    // 22: carillon.cluster.v1.TransferRequest
-	(*Handover)(nil),           // 23: carillon.cluster.v1.Handover
-	(*TransferResponse)(nil),   // 24: carillon.cluster.v1.TransferResponse
-	(*NodeStatusRequest)(nil),  // 25: carillon.cluster.v1.NodeStatusRequest
-	(*NodeStatusResponse)(nil), // 26: carillon.cluster.v1.NodeStatusResponse
-	(*NodeStatus)(nil),         // 27: carillon.cluster.v1.NodeStatus
-	(*ShardStatus)(nil),        // 28: carillon.cluster.v1.ShardStatus
-	(*ReplicaProgress)(nil),    // 29: carillon.cluster.v1.ReplicaProgress
-	(*Alarm)(nil),              // 30: carillon.cluster.v1.Alarm
-	(*PeerStatus)(nil),         // 31: carillon.cluster.v1.PeerStatus
-	(*v1.Command)(nil),         // 32: carillon.storage.v1.Command
-	(*v1.Job)(nil),             // 33: carillon.storage.v1.Job
-	(*v1.Execution)(nil),       // 34: carillon.storage.v1.Execution
-	(*v1.Task)(nil),            // 35: carillon.storage.v1.Task
-	(v1.ExecutionState)(0),     // 36: carillon.storage.v1.ExecutionState
-	(v1.ExecutionKind)(0),      // 37: carillon.storage.v1.ExecutionKind
+	(RefusalCode)(0),             // 0: carillon.cluster.v1.RefusalCode
+	(FailureKind)(0),             // 1: carillon.cluster.v1.FailureKind
+	(VerificationState)(0),       // 2: carillon.cluster.v1.VerificationState
+	(*ProbeRequest)(nil),         // 3: carillon.cluster.v1.ProbeRequest
+	(*ProbeResponse)(nil),        // 4: carillon.cluster.v1.ProbeResponse
+	(*Member)(nil),               // 5: carillon.cluster.v1.Member
+	(*JoinRequest)(nil),          // 6: carillon.cluster.v1.JoinRequest
+	(*JoinResponse)(nil),         // 7: carillon.cluster.v1.JoinResponse
+	(*ProposeRequest)(nil),       // 8: carillon.cluster.v1.ProposeRequest
+	(*ShardCommand)(nil),         // 9: carillon.cluster.v1.ShardCommand
+	(*ProposeResponse)(nil),      // 10: carillon.cluster.v1.ProposeResponse
+	(*Outcome)(nil),              // 11: carillon.cluster.v1.Outcome
+	(*Result)(nil),               // 12: carillon.cluster.v1.Result
+	(*Item)(nil),                 // 13: carillon.cluster.v1.Item
+	(*Refusal)(nil),              // 14: carillon.cluster.v1.Refusal
+	(*Failure)(nil),              // 15: carillon.cluster.v1.Failure
+	(*PollRequest)(nil),          // 16: carillon.cluster.v1.PollRequest
+	(*PollResponse)(nil),         // 17: carillon.cluster.v1.PollResponse
+	(*HeldRequest)(nil),          // 18: carillon.cluster.v1.HeldRequest
+	(*HeldResponse)(nil),         // 19: carillon.cluster.v1.HeldResponse
+	(*ReleaseRequest)(nil),       // 20: carillon.cluster.v1.ReleaseRequest
+	(*LeaseRef)(nil),             // 21: carillon.cluster.v1.LeaseRef
+	(*ReleaseResponse)(nil),      // 22: carillon.cluster.v1.ReleaseResponse
+	(*TransferRequest)(nil),      // 23: carillon.cluster.v1.TransferRequest
+	(*Handover)(nil),             // 24: carillon.cluster.v1.Handover
+	(*TransferResponse)(nil),     // 25: carillon.cluster.v1.TransferResponse
+	(*NodeStatusRequest)(nil),    // 26: carillon.cluster.v1.NodeStatusRequest
+	(*NodeStatusResponse)(nil),   // 27: carillon.cluster.v1.NodeStatusResponse
+	(*NodeStatus)(nil),           // 28: carillon.cluster.v1.NodeStatus
+	(*ShardStatus)(nil),          // 29: carillon.cluster.v1.ShardStatus
+	(*ReplicaProgress)(nil),      // 30: carillon.cluster.v1.ReplicaProgress
+	(*Alarm)(nil),                // 31: carillon.cluster.v1.Alarm
+	(*PeerStatus)(nil),           // 32: carillon.cluster.v1.PeerStatus
+	(*VerificationRequest)(nil),  // 33: carillon.cluster.v1.VerificationRequest
+	(*VerificationResponse)(nil), // 34: carillon.cluster.v1.VerificationResponse
+	(*Violation)(nil),            // 35: carillon.cluster.v1.Violation
+	(*v1.Command)(nil),           // 36: carillon.storage.v1.Command
+	(*v1.Job)(nil),               // 37: carillon.storage.v1.Job
+	(*v1.Execution)(nil),         // 38: carillon.storage.v1.Execution
+	(*v1.Task)(nil),              // 39: carillon.storage.v1.Task
+	(v1.ExecutionState)(0),       // 40: carillon.storage.v1.ExecutionState
+	(v1.ExecutionKind)(0),        // 41: carillon.storage.v1.ExecutionKind
 }
 var file_carillon_cluster_v1_cluster_proto_depIdxs = []int32{
-	4,  // 0: carillon.cluster.v1.ProbeResponse.members:type_name -> carillon.cluster.v1.Member
-	4,  // 1: carillon.cluster.v1.JoinResponse.members:type_name -> carillon.cluster.v1.Member
-	8,  // 2: carillon.cluster.v1.ProposeRequest.commands:type_name -> carillon.cluster.v1.ShardCommand
-	32, // 3: carillon.cluster.v1.ShardCommand.command:type_name -> carillon.storage.v1.Command
-	10, // 4: carillon.cluster.v1.ProposeResponse.outcomes:type_name -> carillon.cluster.v1.Outcome
-	11, // 5: carillon.cluster.v1.Outcome.result:type_name -> carillon.cluster.v1.Result
-	14, // 6: carillon.cluster.v1.Outcome.failure:type_name -> carillon.cluster.v1.Failure
-	13, // 7: carillon.cluster.v1.Result.refusal:type_name -> carillon.cluster.v1.Refusal
-	33, // 8: carillon.cluster.v1.Result.job:type_name -> carillon.storage.v1.Job
-	12, // 9: carillon.cluster.v1.Result.items:type_name -> carillon.cluster.v1.Item
-	34, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
-	35, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
-	13, // 12: carillon.cluster.v1.Item.refusal:type_name -> carillon.cluster.v1.Refusal
-	36, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
+	5,  // 0: carillon.cluster.v1.ProbeResponse.members:type_name -> carillon.cluster.v1.Member
+	5,  // 1: carillon.cluster.v1.JoinResponse.members:type_name -> carillon.cluster.v1.Member
+	9,  // 2: carillon.cluster.v1.ProposeRequest.commands:type_name -> carillon.cluster.v1.ShardCommand
+	36, // 3: carillon.cluster.v1.ShardCommand.command:type_name -> carillon.storage.v1.Command
+	11, // 4: carillon.cluster.v1.ProposeResponse.outcomes:type_name -> carillon.cluster.v1.Outcome
+	12, // 5: carillon.cluster.v1.Outcome.result:type_name -> carillon.cluster.v1.Result
+	15, // 6: carillon.cluster.v1.Outcome.failure:type_name -> carillon.cluster.v1.Failure
+	14, // 7: carillon.cluster.v1.Result.refusal:type_name -> carillon.cluster.v1.Refusal
+	37, // 8: carillon.cluster.v1.Result.job:type_name -> carillon.storage.v1.Job
+	13, // 9: carillon.cluster.v1.Result.items:type_name -> carillon.cluster.v1.Item
+	38, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
+	39, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
+	14, // 12: carillon.cluster.v1.Item.refusal:type_name -> carillon.cluster.v1.Refusal
+	40, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
 	0,  // 14: carillon.cluster.v1.Refusal.code:type_name -> carillon.cluster.v1.RefusalCode
 	1,  // 15: carillon.cluster.v1.Failure.kind:type_name -> carillon.cluster.v1.FailureKind
-	34, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
-	34, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
-	20, // 18: carillon.cluster.v1.ReleaseRequest.leases:type_name -> carillon.cluster.v1.LeaseRef
-	37, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
-	23, // 20: carillon.cluster.v1.TransferRequest.handovers:type_name -> carillon.cluster.v1.Handover
-	27, // 21: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
-	28, // 22: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
-	30, // 23: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
-	31, // 24: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
-	29, // 25: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
-	2,  // 26: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
-	5,  // 27: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
-	7,  // 28: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
-	15, // 29: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
-	17, // 30: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
-	19, // 31: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
-	22, // 32: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
-	25, // 33: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
-	3,  // 34: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
-	6,  // 35: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
-	9,  // 36: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
-	16, // 37: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
-	18, // 38: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
-	21, // 39: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
-	24, // 40: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
-	26, // 41: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
-	34, // [34:42] is the sub-list for method output_type
-	26, // [26:34] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	38, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
+	38, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
+	21, // 18: carillon.cluster.v1.ReleaseRequest.leases:type_name -> carillon.cluster.v1.LeaseRef
+	41, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
+	24, // 20: carillon.cluster.v1.TransferRequest.handovers:type_name -> carillon.cluster.v1.Handover
+	28, // 21: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
+	29, // 22: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
+	31, // 23: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
+	32, // 24: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
+	30, // 25: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
+	2,  // 26: carillon.cluster.v1.VerificationResponse.state:type_name -> carillon.cluster.v1.VerificationState
+	35, // 27: carillon.cluster.v1.VerificationResponse.violations:type_name -> carillon.cluster.v1.Violation
+	3,  // 28: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
+	6,  // 29: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
+	8,  // 30: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
+	16, // 31: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
+	18, // 32: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
+	20, // 33: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
+	23, // 34: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
+	33, // 35: carillon.cluster.v1.NodeService.Verification:input_type -> carillon.cluster.v1.VerificationRequest
+	26, // 36: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
+	4,  // 37: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
+	7,  // 38: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
+	10, // 39: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
+	17, // 40: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
+	19, // 41: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
+	22, // 42: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
+	25, // 43: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
+	34, // 44: carillon.cluster.v1.NodeService.Verification:output_type -> carillon.cluster.v1.VerificationResponse
+	27, // 45: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
+	37, // [37:46] is the sub-list for method output_type
+	28, // [28:37] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_carillon_cluster_v1_cluster_proto_init() }
@@ -2881,8 +3220,8 @@ func file_carillon_cluster_v1_cluster_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_cluster_v1_cluster_proto_rawDesc), len(file_carillon_cluster_v1_cluster_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   30,
+			NumEnums:      3,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -51,6 +51,9 @@ const (
 	// ClusterServiceReplaceStoreProcedure is the fully-qualified name of the ClusterService's
 	// ReplaceStore RPC.
 	ClusterServiceReplaceStoreProcedure = "/carillon.v1.ClusterService/ReplaceStore"
+	// ClusterServiceVerifyClusterProcedure is the fully-qualified name of the ClusterService's
+	// VerifyCluster RPC.
+	ClusterServiceVerifyClusterProcedure = "/carillon.v1.ClusterService/VerifyCluster"
 )
 
 // ClusterServiceClient is a client for the carillon.v1.ClusterService service.
@@ -79,6 +82,11 @@ type ClusterServiceClient interface {
 	// returns how far that is: call it again until done is set. Fails with not_found, or failed_precondition for a store that
 	// lives, and where a shard would be left without a majority.
 	ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error)
+	// VerifyCluster has every replica of each shard look at its rows as one and the same entry of the shard's log leaves them,
+	// compares what they found, and checks what must hold of the state. It changes nothing, and what is wrong is an answer, not
+	// an error. A shard with millions of rows takes minutes: ask for a few at a time. Fails with not_found if there is no such
+	// shard.
+	VerifyCluster(context.Context, *connect.Request[v1.VerifyClusterRequest]) (*connect.Response[v1.VerifyClusterResponse], error)
 }
 
 // NewClusterServiceClient constructs a client for the carillon.v1.ClusterService service. By
@@ -128,6 +136,12 @@ func NewClusterServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(clusterServiceMethods.ByName("ReplaceStore")),
 			connect.WithClientOptions(opts...),
 		),
+		verifyCluster: connect.NewClient[v1.VerifyClusterRequest, v1.VerifyClusterResponse](
+			httpClient,
+			baseURL+ClusterServiceVerifyClusterProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("VerifyCluster")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -139,6 +153,7 @@ type clusterServiceClient struct {
 	undrainNode    *connect.Client[v1.UndrainNodeRequest, v1.NodeChange]
 	removeNode     *connect.Client[v1.RemoveNodeRequest, v1.NodeChange]
 	replaceStore   *connect.Client[v1.ReplaceStoreRequest, v1.NodeChange]
+	verifyCluster  *connect.Client[v1.VerifyClusterRequest, v1.VerifyClusterResponse]
 }
 
 // GetCluster calls carillon.v1.ClusterService.GetCluster.
@@ -171,6 +186,11 @@ func (c *clusterServiceClient) ReplaceStore(ctx context.Context, req *connect.Re
 	return c.replaceStore.CallUnary(ctx, req)
 }
 
+// VerifyCluster calls carillon.v1.ClusterService.VerifyCluster.
+func (c *clusterServiceClient) VerifyCluster(ctx context.Context, req *connect.Request[v1.VerifyClusterRequest]) (*connect.Response[v1.VerifyClusterResponse], error) {
+	return c.verifyCluster.CallUnary(ctx, req)
+}
+
 // ClusterServiceHandler is an implementation of the carillon.v1.ClusterService service.
 type ClusterServiceHandler interface {
 	// GetCluster reads nodes, shards, leaders, epochs, backlog and alarms as the answering node knows them. Fails with
@@ -197,6 +217,11 @@ type ClusterServiceHandler interface {
 	// returns how far that is: call it again until done is set. Fails with not_found, or failed_precondition for a store that
 	// lives, and where a shard would be left without a majority.
 	ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error)
+	// VerifyCluster has every replica of each shard look at its rows as one and the same entry of the shard's log leaves them,
+	// compares what they found, and checks what must hold of the state. It changes nothing, and what is wrong is an answer, not
+	// an error. A shard with millions of rows takes minutes: ask for a few at a time. Fails with not_found if there is no such
+	// shard.
+	VerifyCluster(context.Context, *connect.Request[v1.VerifyClusterRequest]) (*connect.Response[v1.VerifyClusterResponse], error)
 }
 
 // NewClusterServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -242,6 +267,12 @@ func NewClusterServiceHandler(svc ClusterServiceHandler, opts ...connect.Handler
 		connect.WithSchema(clusterServiceMethods.ByName("ReplaceStore")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clusterServiceVerifyClusterHandler := connect.NewUnaryHandler(
+		ClusterServiceVerifyClusterProcedure,
+		svc.VerifyCluster,
+		connect.WithSchema(clusterServiceMethods.ByName("VerifyCluster")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carillon.v1.ClusterService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ClusterServiceGetClusterProcedure:
@@ -256,6 +287,8 @@ func NewClusterServiceHandler(svc ClusterServiceHandler, opts ...connect.Handler
 			clusterServiceRemoveNodeHandler.ServeHTTP(w, r)
 		case ClusterServiceReplaceStoreProcedure:
 			clusterServiceReplaceStoreHandler.ServeHTTP(w, r)
+		case ClusterServiceVerifyClusterProcedure:
+			clusterServiceVerifyClusterHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -287,4 +320,8 @@ func (UnimplementedClusterServiceHandler) RemoveNode(context.Context, *connect.R
 
 func (UnimplementedClusterServiceHandler) ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.ReplaceStore is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) VerifyCluster(context.Context, *connect.Request[v1.VerifyClusterRequest]) (*connect.Response[v1.VerifyClusterResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.VerifyCluster is not implemented"))
 }

@@ -51,6 +51,9 @@ const (
 	NodeServiceReleaseProcedure = "/carillon.cluster.v1.NodeService/Release"
 	// NodeServiceTransferProcedure is the fully-qualified name of the NodeService's Transfer RPC.
 	NodeServiceTransferProcedure = "/carillon.cluster.v1.NodeService/Transfer"
+	// NodeServiceVerificationProcedure is the fully-qualified name of the NodeService's Verification
+	// RPC.
+	NodeServiceVerificationProcedure = "/carillon.cluster.v1.NodeService/Verification"
 	// NodeServiceNodeStatusProcedure is the fully-qualified name of the NodeService's NodeStatus RPC.
 	NodeServiceNodeStatusProcedure = "/carillon.cluster.v1.NodeService/NodeStatus"
 )
@@ -71,6 +74,8 @@ type NodeServiceClient interface {
 	Release(context.Context, *connect.Request[v1.ReleaseRequest]) (*connect.Response[v1.ReleaseResponse], error)
 	// Transfer hands leaderships of the called node over to replicas on other nodes and waits until they have gone.
 	Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error)
+	// Verification is what the called node's replica of a shard found when it applied a Verify command.
+	Verification(context.Context, *connect.Request[v1.VerificationRequest]) (*connect.Response[v1.VerificationResponse], error)
 	// NodeStatus describes the called node and the replicas on it.
 	NodeStatus(context.Context, *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatusResponse], error)
 }
@@ -128,6 +133,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Transfer")),
 			connect.WithClientOptions(opts...),
 		),
+		verification: connect.NewClient[v1.VerificationRequest, v1.VerificationResponse](
+			httpClient,
+			baseURL+NodeServiceVerificationProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Verification")),
+			connect.WithClientOptions(opts...),
+		),
 		nodeStatus: connect.NewClient[v1.NodeStatusRequest, v1.NodeStatusResponse](
 			httpClient,
 			baseURL+NodeServiceNodeStatusProcedure,
@@ -139,14 +150,15 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	probe      *connect.Client[v1.ProbeRequest, v1.ProbeResponse]
-	join       *connect.Client[v1.JoinRequest, v1.JoinResponse]
-	propose    *connect.Client[v1.ProposeRequest, v1.ProposeResponse]
-	poll       *connect.Client[v1.PollRequest, v1.PollResponse]
-	held       *connect.Client[v1.HeldRequest, v1.HeldResponse]
-	release    *connect.Client[v1.ReleaseRequest, v1.ReleaseResponse]
-	transfer   *connect.Client[v1.TransferRequest, v1.TransferResponse]
-	nodeStatus *connect.Client[v1.NodeStatusRequest, v1.NodeStatusResponse]
+	probe        *connect.Client[v1.ProbeRequest, v1.ProbeResponse]
+	join         *connect.Client[v1.JoinRequest, v1.JoinResponse]
+	propose      *connect.Client[v1.ProposeRequest, v1.ProposeResponse]
+	poll         *connect.Client[v1.PollRequest, v1.PollResponse]
+	held         *connect.Client[v1.HeldRequest, v1.HeldResponse]
+	release      *connect.Client[v1.ReleaseRequest, v1.ReleaseResponse]
+	transfer     *connect.Client[v1.TransferRequest, v1.TransferResponse]
+	verification *connect.Client[v1.VerificationRequest, v1.VerificationResponse]
+	nodeStatus   *connect.Client[v1.NodeStatusRequest, v1.NodeStatusResponse]
 }
 
 // Probe calls carillon.cluster.v1.NodeService.Probe.
@@ -184,6 +196,11 @@ func (c *nodeServiceClient) Transfer(ctx context.Context, req *connect.Request[v
 	return c.transfer.CallUnary(ctx, req)
 }
 
+// Verification calls carillon.cluster.v1.NodeService.Verification.
+func (c *nodeServiceClient) Verification(ctx context.Context, req *connect.Request[v1.VerificationRequest]) (*connect.Response[v1.VerificationResponse], error) {
+	return c.verification.CallUnary(ctx, req)
+}
+
 // NodeStatus calls carillon.cluster.v1.NodeService.NodeStatus.
 func (c *nodeServiceClient) NodeStatus(ctx context.Context, req *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatusResponse], error) {
 	return c.nodeStatus.CallUnary(ctx, req)
@@ -205,6 +222,8 @@ type NodeServiceHandler interface {
 	Release(context.Context, *connect.Request[v1.ReleaseRequest]) (*connect.Response[v1.ReleaseResponse], error)
 	// Transfer hands leaderships of the called node over to replicas on other nodes and waits until they have gone.
 	Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error)
+	// Verification is what the called node's replica of a shard found when it applied a Verify command.
+	Verification(context.Context, *connect.Request[v1.VerificationRequest]) (*connect.Response[v1.VerificationResponse], error)
 	// NodeStatus describes the called node and the replicas on it.
 	NodeStatus(context.Context, *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatusResponse], error)
 }
@@ -258,6 +277,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Transfer")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceVerificationHandler := connect.NewUnaryHandler(
+		NodeServiceVerificationProcedure,
+		svc.Verification,
+		connect.WithSchema(nodeServiceMethods.ByName("Verification")),
+		connect.WithHandlerOptions(opts...),
+	)
 	nodeServiceNodeStatusHandler := connect.NewUnaryHandler(
 		NodeServiceNodeStatusProcedure,
 		svc.NodeStatus,
@@ -280,6 +305,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceReleaseHandler.ServeHTTP(w, r)
 		case NodeServiceTransferProcedure:
 			nodeServiceTransferHandler.ServeHTTP(w, r)
+		case NodeServiceVerificationProcedure:
+			nodeServiceVerificationHandler.ServeHTTP(w, r)
 		case NodeServiceNodeStatusProcedure:
 			nodeServiceNodeStatusHandler.ServeHTTP(w, r)
 		default:
@@ -317,6 +344,10 @@ func (UnimplementedNodeServiceHandler) Release(context.Context, *connect.Request
 
 func (UnimplementedNodeServiceHandler) Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.cluster.v1.NodeService.Transfer is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Verification(context.Context, *connect.Request[v1.VerificationRequest]) (*connect.Response[v1.VerificationResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.cluster.v1.NodeService.Verification is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) NodeStatus(context.Context, *connect.Request[v1.NodeStatusRequest]) (*connect.Response[v1.NodeStatusResponse], error) {

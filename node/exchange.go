@@ -22,7 +22,7 @@ const (
 	// interestEvery is how often a node tells what its polls wait for even if nothing new has come up.
 	interestEvery = 200 * time.Millisecond
 	// aliveEvery is how often the loop's age is taken.
-	aliveEvery = 100 * time.Millisecond
+	aliveEvery = 250 * time.Millisecond
 )
 
 // Queue names hold no zero byte.
@@ -58,6 +58,7 @@ func (n *Node) receiveMessage(from string, kind byte, payload []byte) {
 
 // hint tells another node that there is something here for its polls.
 func (n *Node) hint(store string, queues []string) {
+	n.traffic.hintsSent.Add(uint64(len(queues)))
 	n.inner.transport.SendMessage(store, messageHint, encodeQueues(queues))
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,8 +49,9 @@ type inner struct {
 	local atomic.Pointer[local]
 
 	mu sync.Mutex
-	// stores are the other nodes by their stores. Guarded by mu.
+	// Guarded by mu: stores are the other nodes by their stores, all every store that is registered, gone ones too.
 	stores map[string]control.StoreRecord
+	all    []control.StoreRecord
 }
 
 // openInner makes the node one that others can reach, at the port that l listens on. It returns what the callers' listener
@@ -65,7 +67,7 @@ func (n *Node) openInner(l net.Listener) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.member.Store(holds)
+	n.member.Store(holds || n.dir.Ident().Formed)
 	ident := n.dir.Ident()
 	in := &inner{n: n, stores: map[string]control.StoreRecord{}}
 	if in.creds, err = peer.NewCredentials(secret, ident.StoreUUID); err != nil {
@@ -153,7 +155,7 @@ func (in *inner) setStores(all []control.StoreRecord) {
 		}
 	}
 	in.mu.Lock()
-	in.stores = stores
+	in.stores, in.all = stores, slices.Clone(all)
 	in.mu.Unlock()
 	in.transport.SetPeers(addrs)
 }
@@ -172,6 +174,25 @@ func (in *inner) known(store string) *clusterv1.NodeStatus {
 	defer in.mu.Unlock()
 	s := in.stores[store]
 	return &clusterv1.NodeStatus{Id: s.NodeID, Name: s.Name, Store: store, Address: s.Addr}
+}
+
+// name is that of a store's node, or the store if it is not known.
+func (in *inner) name(store string) string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, s := range in.all {
+		if s.UUID == store {
+			return s.Name
+		}
+	}
+	return store
+}
+
+// records are all stores as last heard of, gone ones too.
+func (in *inner) records() []control.StoreRecord {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.all
 }
 
 // others are the stores of the other nodes.

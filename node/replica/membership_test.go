@@ -186,6 +186,27 @@ func TestMessagesOfAnotherStoreAreDropped(t *testing.T) {
 	}
 }
 
+// A replica that is removed while its own vote is on its way to the disk forgets about it.
+func TestReplicaRemovedWithAVoteUnderWay(t *testing.T) {
+	c := calmCluster(t, 8, 0)
+	_, followers := c.followers()
+	m := followers[0]
+	r := m.core.byID[1]
+	if err := r.node.ForgetLeader(); err != nil {
+		t.Fatal(err)
+	}
+	m.core.Campaign(1)
+	c.turn(m)
+	if len(m.waits) == 0 {
+		t.Fatal("no vote waits for its sync")
+	}
+	r.noteConf(r.node.ApplyConfChange(&raftpb.ConfChange{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: &r.id}), nil)
+	c.sync(m)
+	if _, err := m.core.Turn(c.stamp); err != nil || c.err != nil {
+		t.Fatal(err, c.err)
+	}
+}
+
 // A stranger's message makes nobody forget where a wanted replica is that is not in the group yet.
 func TestStrangersDisplaceNobody(t *testing.T) {
 	c := calmCluster(t, 6, 1)

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -140,9 +141,10 @@ func (r *replica) notLeader() error {
 	return &NotLeaderError{Shard: r.shard, Term: r.hard.term, Store: r.stores[r.soft.Lead]}
 }
 
-// stepLocal hands raft a message of its own storage.
+// stepLocal hands raft a message of its own storage. What a replica has said to itself means nothing any more when it has
+// meanwhile been removed from its group, and raft then knows no such peer.
 func (r *replica) stepLocal(m *raftpb.Message) {
-	if err := r.node.Step(m); err != nil {
+	if err := r.node.Step(m); err != nil && !errors.Is(err, raft.ErrStepPeerNotFound) {
 		panic(fmt.Sprintf("replica: shard %d: raft refused %s of its own: %v", r.shard, m.GetType(), err))
 	}
 }

@@ -26,12 +26,12 @@ const (
 	verifyAtOnce = 2
 	// verifyAttempts is how often a shard is verified that not all replicas could be looked at of: a leader changes, a
 	// snapshot replaces the rows.
-	verifyAttempts = 3
+	verifyAttempts = 2
 	// findingsFirst and findingsLast are the pauses between two questions whether a replica has looked; they double.
 	findingsFirst = 10 * time.Millisecond
 	findingsLast  = time.Second
 	// findingsSilent is for how long a replica may not answer; one that answers that it is looking has maxLook.
-	findingsSilent = 5 * time.Second
+	findingsSilent = 2 * time.Second
 	maxLook        = 10 * time.Minute
 	// quietPause is the shortest pause between two shards that are verified unasked.
 	quietPause = time.Second

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -62,6 +65,7 @@ func clusterRows(res *carillonv1.GetClusterResponse) [][]string {
 	return [][]string{
 		{"cluster", res.GetClusterId()}, {"time", instant(res.GetTime())},
 		{"shards", fmt.Sprintf("%d of %d have an established leader", led, len(res.GetShards()))},
+		{"control plane", controlText(res)}, {"replicas", replicasText(res)}, {"skew", skewText(res)},
 		{"alarms", fmt.Sprint(len(res.GetAlarms()))},
 		{"jobs", fmt.Sprint(b.GetJobs())}, {"waiting", fmt.Sprint(b.GetWaiting())}, {"ready", fmt.Sprint(b.GetReady())},
 		{"leased", fmt.Sprint(b.GetLeased())}, {"retrying", fmt.Sprint(b.GetRetrying())},
@@ -70,23 +74,82 @@ func clusterRows(res *carillonv1.GetClusterResponse) [][]string {
 	}
 }
 
-func nodeRows(res *carillonv1.GetClusterResponse) [][]string {
-	rows := [][]string{{"NODE", "ADDRESS", "VERSION", "READY", "CLOCK", "LEADS", "STARTED"}}
+// controlText is who votes in the control plane and who places replicas.
+func controlText(res *carillonv1.GetClusterResponse) string {
+	voters, learners, controller := 0, 0, "-"
 	for _, n := range res.GetNodes() {
-		clock := "ok"
-		if n.GetClockHeld() {
+		switch n.GetControlRole() {
+		case carillonv1.ControlRole_CONTROL_ROLE_VOTER:
+			voters++
+		case carillonv1.ControlRole_CONTROL_ROLE_LEARNER:
+			learners++
+		default:
+		}
+		if n.GetController() {
+			controller = n.GetName()
+		}
+	}
+	return fmt.Sprintf("%d voters, %d learners; controller %s", voters, learners, controller)
+}
+
+// replicasText is how far replicas are behind.
+func replicasText(res *carillonv1.GetClusterResponse) string {
+	all, learners, lag := 0, 0, uint64(0)
+	for _, s := range res.GetShards() {
+		for _, r := range s.GetMembers() {
+			all++
+			if r.GetLearner() {
+				learners++
+			}
+			lag = max(lag, r.GetLag())
+		}
+	}
+	return fmt.Sprintf("%d, of which %d are learners; at most %d entries behind", all, learners, lag)
+}
+
+// skewText is how unevenly jobs are spread over the shards.
+func skewText(res *carillonv1.GetClusterResponse) string {
+	shards := res.GetShards()
+	if len(shards) == 0 {
+		return "-"
+	}
+	jobs := func(a, b *carillonv1.Shard) int {
+		return cmp.Compare(a.GetBacklog().GetJobs(), b.GetBacklog().GetJobs())
+	}
+	most, fewest := slices.MaxFunc(shards, jobs), slices.MinFunc(shards, jobs)
+	return fmt.Sprintf("%d jobs in shard %d, %d in shard %d", most.GetBacklog().GetJobs(), most.GetId(),
+		fewest.GetBacklog().GetJobs(), fewest.GetId())
+}
+
+func nodeRows(res *carillonv1.GetClusterResponse) [][]string {
+	rows := [][]string{{
+		"NODE", "STATE", "ADDRESS", "VERSION", "READY", "CLOCK", "OFFSET", "CONTROL", "LEADS", "REPLICAS", "STARTED", "SILENT SINCE",
+	}}
+	for _, n := range res.GetNodes() {
+		clock, offset := "ok", "-"
+		switch {
+		case n.GetStartTime() == nil:
+			clock = "-"
+		case n.GetClockHeld():
 			clock = "held"
 		}
+		if d := n.GetClockOffset(); d != nil {
+			offset = d.AsDuration().String()
+		}
+		role := "-"
+		if n.GetControlRole() != carillonv1.ControlRole_CONTROL_ROLE_UNSPECIFIED {
+			role = strings.ToLower(strings.TrimPrefix(n.GetControlRole().String(), "CONTROL_ROLE_"))
+		}
 		rows = append(rows, []string{
-			n.GetName(), orDash(n.GetAddress()), orDash(n.GetVersion()), fmt.Sprint(n.GetReady()), clock,
-			fmt.Sprint(n.GetShardsLed()), instant(n.GetStartTime()),
+			n.GetName(), stateText(n.GetState()), orDash(n.GetAddress()), orDash(n.GetVersion()), fmt.Sprint(n.GetReady()), clock, offset,
+			role, fmt.Sprint(n.GetShardsLed()), fmt.Sprint(n.GetReplicas()), instant(n.GetStartTime()), instant(n.GetSilentSince()),
 		})
 	}
 	return rows
 }
 
 func shardRows(res *carillonv1.GetClusterResponse) [][]string {
-	rows := [][]string{{"SHARD", "LEADER", "EPOCH", "STATE", "APPLIED", "JOBS", "WAITING", "READY", "LEASED", "DEAD"}}
+	rows := [][]string{{"SHARD", "LEADER", "EPOCH", "STATE", "REPLICAS", "LAG", "APPLIED", "JOBS", "WAITING", "READY", "LEASED", "DEAD"}}
 	for _, s := range res.GetShards() {
 		state := "established"
 		switch {
@@ -96,13 +159,37 @@ func shardRows(res *carillonv1.GetClusterResponse) [][]string {
 			state = "degraded"
 		}
 		b := s.GetBacklog()
+		names, lag := memberText(s)
 		rows = append(rows, []string{
-			fmt.Sprint(s.GetId()), orDash(s.GetLeader()), fmt.Sprint(s.GetEpoch()), state, fmt.Sprint(s.GetAppliedIndex()),
+			fmt.Sprint(s.GetId()), orDash(s.GetLeader()), fmt.Sprint(s.GetEpoch()), state, names, lag, fmt.Sprint(s.GetAppliedIndex()),
 			fmt.Sprint(b.GetJobs()), fmt.Sprint(b.GetWaiting()), fmt.Sprint(b.GetReady()), fmt.Sprint(b.GetLeased()),
 			fmt.Sprint(b.GetDead()),
 		})
 	}
 	return rows
+}
+
+// memberText names a shard's replicas, with what is special about them, and how far the last of them is behind.
+func memberText(s *carillonv1.Shard) (names, lag string) {
+	var list []string
+	worst := uint64(0)
+	for _, r := range s.GetMembers() {
+		name := r.GetNode()
+		switch {
+		case r.GetSnapshot():
+			name += "(snapshot)"
+		case r.GetLearner():
+			name += "(learner)"
+		case !r.GetActive():
+			name += "(silent)"
+		}
+		list = append(list, name)
+		worst = max(worst, r.GetLag())
+	}
+	if len(list) == 0 {
+		return orDash(strings.Join(s.GetReplicas(), ",")), "-"
+	}
+	return strings.Join(list, ","), fmt.Sprint(worst)
 }
 
 func alarmRows(res *carillonv1.GetClusterResponse) [][]string {

@@ -127,6 +127,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	c.collectMeta(out)
 	c.collectReplicas(out)
 	c.collectDispatcher(out)
+	if c.n.inner != nil {
+		c.collectCluster(out)
+	}
 	counter(out, "carillon_verify_runs_total", "Verifications of a shard that this node asked for.", float64(c.n.verdicts.runs.Load()))
 	counter(out, "carillon_verify_violations_total", "What they found wrong.", float64(c.n.verdicts.violations.Load()))
 	m := c.n.engine.Metrics()

@@ -75,13 +75,16 @@ type Node struct {
 	router    *route.Router
 	poller    *route.Poller
 	placement *placement
-	leaders   leaderCache
+	// controller is nil until the node is assembled.
+	controller *control.Controller
+	leaders    leaderCache
 	// member: it belongs to a cluster; registered: the control plane knows its store; serving: its replicas run.
 	member, registered, serving atomic.Bool
 	// interestGrown wakes tellInterest; snapshots are to be sent; receiving holds a token while one comes in.
 	interestGrown chan struct{}
 	snapshots     chan snapshotJob
 	receiving     chan struct{}
+	traffic       traffic
 	// aliveAsked is when the replicas' loop was asked whether it comes round, since started and monotonic; 0 if it has
 	// answered.
 	aliveAsked atomic.Int64
@@ -202,6 +205,7 @@ func (n *Node) serve(serving context.Context) {
 		{"verification", n.verifyQuietly},
 		{"slot map", n.watchMap},
 		{"address", n.announce},
+		{"alarms", n.watchAlarms},
 	} {
 		n.parts.start(part.name, part.run)
 	}
@@ -219,7 +223,7 @@ func (n *Node) serve(serving context.Context) {
 		n.parts.start("snapshots", n.sendSnapshots)
 		n.parts.start("placement", n.placement.run)
 		n.parts.start("leaderships of a held clock", n.yieldWhileHeld)
-		n.parts.start("controller", n.newController().Run)
+		n.parts.start("controller", n.controller.Run)
 	}
 	// Long polls end at once, so that the calls under way can finish in time.
 	context.AfterFunc(serving, n.dispatcher.Stop)
@@ -325,7 +329,7 @@ func (n *Node) assemble() error {
 		Now: n.guard.Now, Keeper: n.keeper, Listener: listener{n}, OnVerify: n.verifier.ask, StopTimeout: n.cfg.ShutdownTimeout / 3,
 	}
 	if n.inner != nil {
-		n.placement = newPlacement(n)
+		n.placement, n.controller = newPlacement(n), n.newController()
 		hosting.LogBytes, hosting.LogTailBytes = memberLogBytes, loneLogBytes
 		hosting.Send, hosting.SendSnapshot, hosting.OnChanged = n.inner.transport.Send, n.sendSnapshot, n.placement.changed
 	}

@@ -234,25 +234,54 @@ func (o *operation) lives(ctx context.Context, s control.StoreRecord) (bool, err
 // what only it has would be lost.
 func (o *operation) mayLose(s control.StoreRecord) error {
 	for _, shard := range o.view.Wanted {
-		voters := o.view.Actual[shard.ID].Voters
-		if len(voters) == 0 {
-			voters = shard.Replicas
-		}
-		if !hasReplica(voters, s.UUID) {
-			continue
-		}
-		live := 0
-		for _, r := range voters {
-			if r.Store != s.UUID && o.stores[r.Store].Live {
-				live++
+		for _, voters := range o.configurations(shard) {
+			if !slices.Contains(voters, s.UUID) {
+				continue
 			}
-		}
-		if live < len(voters)/2+1 {
-			return refuse(fsm.FailedPrecondition, "node", "shard %d would be left without a majority: %d of its %d voters live on other nodes; "+
-				"start those first", shard.ID, live, len(voters))
+			live := 0
+			var dead []string
+			for _, store := range voters {
+				switch {
+				case store == s.UUID:
+				case o.stores[store].Live:
+					live++
+				default:
+					dead = append(dead, fmt.Sprintf("%s (store %s)", o.name(store), store))
+				}
+			}
+			if live < len(voters)/2+1 {
+				return refuse(fsm.FailedPrecondition, "node", "shard %d would be left without a majority: of its %d voters %d live elsewhere, "+
+					"and not %s; start those first", shard.ID, len(voters), live, named(dead))
+			}
 		}
 	}
 	return nil
+}
+
+// configurations are the stores that vote in a shard: as its group has it here, where it has a replica here; two while one
+// configuration follows on another; else as it was published.
+func (o *operation) configurations(shard control.Shard) [][]string {
+	if is, ok := o.n.host.StatusOf(shard.ID); ok && is.LeaderStore != "" && len(is.Conf.Voters) > 0 {
+		stores := o.n.replicaStores(is)
+		var all [][]string
+		for _, ids := range [][]uint64{is.Conf.Voters, is.Conf.Outgoing} {
+			var voters []string
+			for _, id := range ids {
+				voters = append(voters, stores[id])
+			}
+			all = append(all, voters)
+		}
+		return all
+	}
+	replicas := o.view.Actual[shard.ID].Voters
+	if len(replicas) == 0 {
+		replicas = shard.Replicas
+	}
+	var voters []string
+	for _, r := range replicas {
+		voters = append(voters, r.Store)
+	}
+	return [][]string{voters}
 }
 
 // mayLoseMember is mayLose for the control plane.

@@ -217,25 +217,32 @@ func (p *placement) publish(ctx context.Context) error {
 	return nil
 }
 
-// stores are those of a replica's voters and learners, as far as they are known.
-func (p *placement) stores(s replica.Status) (voters, learners []string) {
+// replicas counts those that stores are to have.
+func (p *placement) replicas() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	count := map[string]int{}
+	for _, s := range p.wanted {
+		for _, r := range s.Replicas {
+			count[r.Store]++
+		}
+	}
+	return count
+}
+
+// stores are those of a group's replicas by their ids, as far as they are known.
+func (p *placement) stores(shard uint32) map[uint64]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := map[uint64]string{}
-	for _, list := range [][]control.Replica{p.actual[s.Shard].Voters, p.actual[s.Shard].Learners, p.wanted[s.Shard].Replicas} {
+	for _, list := range [][]control.Replica{p.actual[shard].Voters, p.actual[shard].Learners, p.wanted[shard].Replicas} {
 		for _, r := range list {
 			if r.Store != "" {
 				at[r.RID] = r.Store
 			}
 		}
 	}
-	for _, id := range s.Conf.Voters {
-		voters = append(voters, at[id])
-	}
-	for _, id := range s.Conf.Learners {
-		learners = append(learners, at[id])
-	}
-	return voters, learners
+	return at
 }
 
 // voters are a replica's voters with their stores, as far as these are known.

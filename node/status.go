@@ -31,7 +31,9 @@ func (n *Node) Cluster(ctx context.Context) (rpc.ClusterStatus, error) {
 	for _, a := range answers {
 		status.Nodes = append(status.Nodes, nodeStatus(a.GetNode()))
 		for _, alarm := range a.GetAlarms() {
-			status.Alarms = append(status.Alarms, rpc.Alarm{Name: alarm.GetName(), Message: alarm.GetMessage(), SinceMS: alarm.GetSinceMs()})
+			status.Alarms = append(status.Alarms, rpc.Alarm{
+				Name: alarm.GetName(), Message: alarm.GetMessage(), SinceMS: alarm.GetSinceMs(), Node: a.GetNode().GetName(),
+			})
 		}
 		for _, s := range a.GetShards() {
 			one := shardStatus(s)
@@ -43,6 +45,7 @@ func (n *Node) Cluster(ctx context.Context) (rpc.ClusterStatus, error) {
 	for _, s := range shards {
 		status.Shards = append(status.Shards, s)
 	}
+	n.describeNodes(&status)
 	slices.SortFunc(status.Shards, func(a, b rpc.ShardStatus) int { return int(a.ID) - int(b.ID) })
 	slices.SortFunc(status.Nodes, func(a, b rpc.NodeStatus) int { return int(a.ID) - int(b.ID) })
 	return status, nil
@@ -76,6 +79,7 @@ func nodeStatus(s *clusterv1.NodeStatus) rpc.NodeStatus {
 	return rpc.NodeStatus{
 		ID: s.GetId(), Name: s.GetName(), Store: s.GetStore(), Address: s.GetAddress(), Version: s.GetVersion(),
 		StartedMS: s.GetStartedMs(), Ready: s.GetReady(), ClockOK: s.GetClockOk(),
+		EtcdVoter: s.GetEtcdVoter(), EtcdLearner: s.GetEtcdLearner(), Controller: s.GetController(),
 	}
 }
 
@@ -84,12 +88,12 @@ func shardStatus(s *clusterv1.ShardStatus) rpc.ShardStatus {
 		ID: s.GetId(), LeaderStore: s.GetLeaderStore(), ReplicaStores: s.GetReplicaStores(), Epoch: s.GetEpoch(),
 		Established: s.GetEstablished(), Degraded: s.GetDegraded(), Applied: s.GetApplied(), Jobs: s.GetJobs(),
 		Waiting: s.GetWaiting(), Ready: s.GetReady(), Leased: s.GetLeased(), Retrying: s.GetRetrying(), Dead: s.GetDead(),
-		Held: s.GetHeld(), OldestWaitingMS: s.GetOldestWaitingMs(),
+		Held: s.GetHeld(), OldestWaitingMS: s.GetOldestWaitingMs(), Members: members(s),
 	}
 }
 
 // NodeStatus describes this node and the replicas on it.
-func (n *Node) NodeStatus(context.Context, *clusterv1.NodeStatusRequest) (*clusterv1.NodeStatusResponse, error) {
+func (n *Node) NodeStatus(ctx context.Context, _ *clusterv1.NodeStatusRequest) (*clusterv1.NodeStatusResponse, error) {
 	ident := n.dir.Ident()
 	res := &clusterv1.NodeStatusResponse{Node: &clusterv1.NodeStatus{
 		Id: n.nodeID, Name: n.cfg.Name, Store: ident.StoreUUID, Address: n.address(), Version: Version,
@@ -99,15 +103,21 @@ func (n *Node) NodeStatus(context.Context, *clusterv1.NodeStatusRequest) (*clust
 		return res, nil
 	}
 	res.Node.Ready, res.Node.ClockOk, res.Node.NowMs = len(n.notReady()) == 0, n.guard.MayFire(), n.guard.Now()
+	n.describeControl(res.Node)
 	for _, a := range n.alarms.list() {
 		res.Alarms = append(res.Alarms, &clusterv1.Alarm{Name: a.Name, Message: a.Message, SinceMs: a.SinceMS})
 	}
 	oldest := n.dispatcher.OldestWaiting()
+	progress, err := n.host.Progress(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, s := range n.host.Status() {
 		one, err := n.replicaStatus(s)
 		if err != nil {
 			return nil, err
 		}
+		one.Progress = n.replicaProgress(s, progress[s.Shard])
 		one.OldestWaitingMs = oldest[s.Shard]
 		res.Shards = append(res.Shards, one)
 	}
@@ -115,7 +125,7 @@ func (n *Node) NodeStatus(context.Context, *clusterv1.NodeStatusRequest) (*clust
 		for _, p := range n.inner.transport.Peers() {
 			res.Peers = append(res.Peers, &clusterv1.PeerStatus{
 				Store: p.Store, Connected: p.Connected, SilentMs: p.SilentFor.Milliseconds(), Suspect: p.Suspect,
-				BreakerOpen: n.router.Open(p.Store),
+				BreakerOpen: n.router.Open(p.Store), ClockKnown: p.Clock.Known, ClockOffsetMs: p.Clock.ClockOffset.Milliseconds(),
 			})
 		}
 	}
@@ -138,7 +148,13 @@ func (n *Node) replicaStatus(s replica.Status) (*clusterv1.ShardStatus, error) {
 		one.ReplicaStores = []string{n.dir.Ident().StoreUUID}
 		return one, nil
 	}
-	one.ReplicaStores, one.LearnerStores = n.placement.stores(s)
+	stores := n.replicaStores(s)
+	for _, id := range voting(s.Conf) {
+		one.ReplicaStores = append(one.ReplicaStores, stores[id])
+	}
+	for _, id := range s.Conf.Learners {
+		one.LearnerStores = append(one.LearnerStores, stores[id])
+	}
 	return one, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/node/replica"
@@ -51,6 +52,7 @@ func (n *Node) sendSnapshots(ctx context.Context) error {
 			if err != nil {
 				n.logger.Warn("snapshot not sent", "shard", job.req.Shard, "store", job.req.Store, "error", err)
 			} else {
+				n.traffic.snapshotsSent.Add(1)
 				n.logger.Info("snapshot sent", "shard", job.req.Shard, "store", job.req.Store, "took", time.Since(began).String())
 			}
 			n.host.SnapshotSent(job.req, err)
@@ -70,7 +72,9 @@ func (n *Node) streamSnapshot(ctx context.Context, job snapshotJob) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	out := &throttled{ctx: ctx, conn: conn, limit: rate.NewLimiter(snapshotBytesPerSecond, snapshotBurst)}
+	out := &throttled{
+		ctx: ctx, conn: conn, limit: rate.NewLimiter(snapshotBytesPerSecond, snapshotBurst), sent: &n.traffic.snapshotBytesSent,
+	}
 	if err := replica.WriteSnapshot(out, job.source, job.req); err != nil {
 		return err
 	}
@@ -89,6 +93,8 @@ type throttled struct {
 	ctx   context.Context
 	conn  net.Conn
 	limit *rate.Limiter
+	// sent counts what was written.
+	sent *atomic.Uint64
 }
 
 func (t *throttled) Write(p []byte) (written int, err error) {
@@ -102,6 +108,7 @@ func (t *throttled) Write(p []byte) (written int, err error) {
 		}
 		n, err := t.conn.Write(part)
 		written += n
+		t.sent.Add(uint64(n))
 		if err != nil {
 			return written, err
 		}
@@ -111,13 +118,19 @@ func (t *throttled) Write(p []byte) (written int, err error) {
 }
 
 // patientReader gives up a connection that stands still.
-type patientReader struct{ conn net.Conn }
+type patientReader struct {
+	conn net.Conn
+	// received counts what was read.
+	received *atomic.Uint64
+}
 
 func (r patientReader) Read(p []byte) (int, error) {
 	if err := r.conn.SetReadDeadline(time.Now().Add(snapshotSilence)); err != nil {
 		return 0, err
 	}
-	return r.conn.Read(p)
+	n, err := r.conn.Read(p)
+	r.received.Add(uint64(n))
+	return n, err
 }
 
 // receiveBulk takes in a snapshot that another node sends, unless another one is just coming in.
@@ -131,11 +144,12 @@ func (n *Node) receiveBulk(conn net.Conn) {
 	default:
 		return
 	}
-	got, err := replica.ReadSnapshot(patientReader{conn}, n.engine, n.host.ReplicaID)
+	got, err := replica.ReadSnapshot(patientReader{conn, &n.traffic.snapshotBytesReceived}, n.engine, n.host.ReplicaID)
 	if err != nil {
 		n.logger.Warn("snapshot not received", "from", conn.RemoteAddr().String(), "error", err)
 		return
 	}
+	n.traffic.snapshotsReceived.Add(1)
 	n.logger.Info("snapshot received", "shard", got.Shard, "index", got.Applied())
 	if err := n.host.ReceiveSnapshot(got); err != nil {
 		n.logger.Warn("snapshot not taken over", "shard", got.Shard, "error", err)

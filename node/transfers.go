@@ -78,9 +78,11 @@ func (n *Node) handover(h *clusterv1.Handover) (to uint64, reason string) {
 
 // voterOn is the id of a group's voter on a store; 0 if there is none.
 func (n *Node) voterOn(s replica.Status, store string) uint64 {
-	voters, _ := n.placement.stores(s)
-	if i := slices.Index(voters, store); i >= 0 {
-		return s.Conf.Voters[i]
+	stores := n.replicaStores(s)
+	for _, id := range s.Conf.Voters {
+		if stores[id] == store {
+			return id
+		}
 	}
 	return 0
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,12 +42,17 @@ type Controller struct {
 	balanced time.Time
 	moved    bool
 	wake     chan struct{}
+	// active: a term lasts.
+	active atomic.Bool
 }
 
 // NewController returns a controller that Run runs.
 func NewController(cfg ControllerConfig) *Controller {
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
 }
+
+// Active says whether this is the controller that acts, as far as it knows. Safe for use by any goroutine.
+func (c *Controller) Active() bool { return c.active.Load() }
 
 // Run campaigns, and acts while it is the controller, until ctx ends; then it resigns and returns nil.
 func (c *Controller) Run(ctx context.Context) error {
@@ -87,6 +93,8 @@ func (c *Controller) resign(ctx context.Context, term *Term) {
 func (c *Controller) serve(ctx context.Context, term *Term) error {
 	// What an earlier term has seen is long ago.
 	c.sightings, c.balanced, c.moved = Sightings{}, time.Time{}, false
+	c.active.Store(true)
+	defer c.active.Store(false)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.cfg.Plane.WatchStores(ctx, c.poke) })
 	group.Go(func() error { return c.cfg.Plane.WatchShards(ctx, func(Shard) { c.poke() }) })

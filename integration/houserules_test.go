@@ -34,6 +34,7 @@ var arrows = map[string][]string{
 	"fsm":                                 {"proto/carillon/storage/v1"},
 	"wheel":                               {},
 	"integration":                         {},
+	"integration/sim":                     {"fsm", "node/control", "node/replica", "store", "proto/carillon/storage/v1"},
 	"proto/carillon/v1":                   {},
 	"proto/carillon/storage/v1":           {},
 	"proto/carillon/v1/carillonv1connect": {"proto/carillon/v1"},

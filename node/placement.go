@@ -147,10 +147,10 @@ func (p *placement) reconcile(ctx context.Context) error {
 }
 
 func (p *placement) reconcileShard(ctx context.Context, want control.Shard, is control.Actual) error {
-	id, _ := p.n.host.ReplicaID(want.ID)
-	duty := control.DutyOf(want, is, p.n.dir.Ident().StoreUUID, id)
+	standing, _ := p.n.host.StatusOf(want.ID)
+	duty := control.DutyOf(want, is, p.n.dir.Ident().StoreUUID, standing.ReplicaID, standing.Gen)
 	if duty.Remove {
-		p.n.logger.Info("replica is not wanted any more and is removed", "shard", want.ID, "replica", id)
+		p.n.logger.Info("replica is not wanted any more and is removed", "shard", want.ID, "replica", standing.ReplicaID)
 		delete(p.told, want.ID)
 		if err := p.n.host.Remove(ctx, want.ID); err != nil {
 			return fmt.Errorf("remove replica of shard %d: %w", want.ID, err)

@@ -12,17 +12,18 @@ type Duty struct {
 	Stands bool
 }
 
-// DutyOf compares what is wanted of a shard and how it is with the replica that stands on a store, 0 if none does. A
-// replica is made only where the wanted record lists it, and destroyed only when a published configuration of at least
-// that generation is without it: whoever is behind does nothing.
-func DutyOf(want Shard, is Actual, store string, standing uint64) Duty {
+// DutyOf compares what is wanted of a shard and how it is with the replica that stands on a store: its id, 0 if none does,
+// and the generation that it comes from. A replica is made only where the wanted record lists it, and destroyed only when a
+// published configuration of at least its own generation is without it: whoever is behind does nothing. The generation that
+// is wanted by now does not count: it may need this very store's room to be reached.
+func DutyOf(want Shard, is Actual, store string, standing, gen uint64) Duty {
 	own := uint64(0)
 	for _, r := range want.Replicas {
 		if r.Store == store {
 			own = r.RID
 		}
 	}
-	d := Duty{Remove: standing != 0 && standing != own && is.without(want.Gen, standing)}
+	d := Duty{Remove: standing != 0 && standing != own && is.without(gen, standing)}
 	d.Stands = standing != 0 && !d.Remove
 	if !d.Stands && own != 0 {
 		d.Add, d.Stands = own, true

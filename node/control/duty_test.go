@@ -9,18 +9,21 @@ func TestDutyOf(t *testing.T) {
 	for _, c := range []struct {
 		name, store string
 		standing    uint64
+		gen         uint64
 		is          Actual
 		duty        Duty
 	}{
-		{"a wanted replica is made", "a", 0, behind, Duty{Add: 4, Stands: true}},
-		{"one that stands stays", "b", 2, came, Duty{Stands: true}},
-		{"nobody makes what is not wanted", "c", 0, came, Duty{}},
-		{"one that the group has dropped goes", "c", 3, came, Duty{Remove: true}},
-		{"an older one makes room for the next", "a", 1, came, Duty{Remove: true, Add: 4, Stands: true}},
-		{"one that may still be needed stays", "c", 3, behind, Duty{Stands: true}},
-		{"one that is still a member stays", "c", 3, Actual{Gen: 3, Learners: []Replica{{RID: 3}}}, Duty{Stands: true}},
+		{"a wanted replica is made", "a", 0, 0, behind, Duty{Add: 4, Stands: true}},
+		{"one that stands stays", "b", 2, 1, came, Duty{Stands: true}},
+		{"nobody makes what is not wanted", "c", 0, 0, came, Duty{}},
+		{"one that the group has dropped goes", "c", 3, 3, came, Duty{Remove: true}},
+		{"an older one makes room for the next", "a", 1, 1, came, Duty{Remove: true, Add: 4, Stands: true}},
+		{"one that an earlier generation has dropped makes room for what that waits for", "a", 1, 2, behind,
+			Duty{Remove: true, Add: 4, Stands: true}},
+		{"one that may still be needed stays", "c", 3, 3, behind, Duty{Stands: true}},
+		{"one that is still a member stays", "c", 3, 3, Actual{Gen: 3, Learners: []Replica{{RID: 3}}}, Duty{Stands: true}},
 	} {
-		if got := DutyOf(want, c.is, c.store, c.standing); got != c.duty {
+		if got := DutyOf(want, c.is, c.store, c.standing, c.gen); got != c.duty {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.duty)
 		}
 	}

@@ -136,12 +136,13 @@ func (p *placer) settled(s Shard) bool {
 	return published && a.Gen == s.Gen
 }
 
-// stuck says that a shard waits for a replica that it does not have yet and will not get, on a store that is lost.
+// stuck says that a shard has not come to what is wanted and will not: it waits for a replica on a store that is lost, to be
+// made there, or to have what makes it a voter for good. Of one that is more than a step behind nobody knows any more which
+// stores were given replicas on the way, and a store with one has no room for another.
 func (p *placer) stuck(s Shard) bool {
 	a, published := p.v.Actual[s.ID]
-	return published && a.Gen < s.Gen && slices.ContainsFunc(s.Replicas, func(r Replica) bool {
-		return p.lost(r.Store) && !slices.ContainsFunc(a.Voters, func(v Replica) bool { return v.RID == r.RID })
-	})
+	behind := published && a.Gen+1 == s.Gen || !published && s.Gen == 1
+	return behind && p.hasLost(s)
 }
 
 // mend replaces what a shard has on lost and draining stores and gives it what it lacks. A replica that nothing can
@@ -154,13 +155,13 @@ func (p *placer) mend(s Shard) {
 			continue
 		}
 		p.ailing = true
-		if to, ok := p.emptiest(next); ok {
+		if to, ok := p.emptiest(next, old); ok {
 			p.move(&next, i, to)
 		}
 	}
 	if lack := MaxReplicas - len(next.Replicas); lack > 0 && p.room(next) >= lack {
 		for range lack {
-			to, _ := p.emptiest(next)
+			to, _ := p.emptiest(next, "")
 			next.Replicas = append(next.Replicas, Replica{RID: next.NextRID, Store: to})
 			next.NextRID++
 			p.replicas[to]++
@@ -189,22 +190,38 @@ func (p *placer) move(s *Shard, i int, to string) {
 	s.NextRID++
 }
 
-// room is how many usable stores have no replica of s.
+// room is how many nodes have a usable store that is free for another replica of s.
 func (p *placer) room(s Shard) int {
-	n := 0
+	n, names := 0, map[string]bool{}
 	for _, store := range p.usable {
-		if !s.on(store) {
+		name := p.stores[store].Name
+		if p.free(s, store, "") && (name == "" || !names[name]) {
+			names[name] = true
 			n++
 		}
 	}
 	return n
 }
 
-// emptiest is the usable store with the fewest replicas of those that have none of s.
-func (p *placer) emptiest(s Shard) (string, bool) {
+// free says that a replica of s may be made on a store, in the place of the one on another store, if any. None is there,
+// wanted or still in its group: one that is on its way out goes only when the group has come to what is wanted. And none is
+// on another store of the same node, dead or not: two copies of one machine are one.
+func (p *placer) free(s Shard, store, instead string) bool {
+	here := func(r Replica) bool { return r.Store == store }
+	same := func(r Replica) bool {
+		name := p.stores[r.Store].Name
+		return r.Store != instead && name != "" && name == p.stores[store].Name
+	}
+	a := p.v.Actual[s.ID]
+	return !s.on(store) && !slices.ContainsFunc(s.Replicas, same) &&
+		!slices.ContainsFunc(a.Voters, here) && !slices.ContainsFunc(a.Learners, here)
+}
+
+// emptiest is the usable store with the fewest replicas of those that are free for one of s.
+func (p *placer) emptiest(s Shard, instead string) (string, bool) {
 	best, ok := "", false
 	for _, store := range p.usable {
-		if !s.on(store) && (!ok || p.replicas[store] < p.replicas[best]) {
+		if p.free(s, store, instead) && (!ok || p.replicas[store] < p.replicas[best]) {
 			best, ok = store, true
 		}
 	}
@@ -231,7 +248,7 @@ func (p *placer) moveOne(wanted []Shard, leads bool) bool {
 				continue
 			}
 			i := slices.IndexFunc(s.Replicas, func(r Replica) bool { return r.Store == from })
-			to, ok := p.emptiest(s)
+			to, ok := p.emptiest(s, from)
 			if i < 0 || !ok || p.replicas[from]-p.replicas[to] < 2 {
 				continue
 			}

@@ -1,0 +1,271 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/node/replica"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+const (
+	tenant  = "t"
+	leaseMS = 1500
+	// workers and producers that a run has.
+	workers, producers = 4, 2
+)
+
+// crew is who uses the cluster: producers, operators and workers. Each asks again under the same identity until it has its
+// answer.
+type crew struct {
+	c      *cluster
+	jobs   []job
+	claims int
+	asked  int
+	// paused jobs are to be resumed at the end.
+	paused map[string]bool
+	// waiting are requests without an answer, pausing those of them that pause or resume.
+	waiting, pausing int
+}
+
+type job struct {
+	shard uint32
+	id    string
+}
+
+func (w *crew) start() {
+	for i := range producers {
+		w.c.after(w.c.between(second, 2*second), func() { w.produce(i) })
+	}
+	for i := range workers {
+		w.c.after(w.c.between(second, 2*second), func() { w.poll(fmt.Sprintf("w%d", i)) })
+	}
+}
+
+// ask sends a command to its shard's leader, wherever that is, until there is an answer. The command is made anew each time,
+// from the rows of the node that it goes to.
+func (w *crew) ask(shard uint32, make func(*node) *storagev1.Command, answer func(fsm.Result)) {
+	w.waiting++
+	w.try(shard, make, func(r fsm.Result) {
+		w.waiting--
+		answer(r)
+	})
+}
+
+func (w *crew) try(shard uint32, make func(*node) *storagev1.Command, answer func(fsm.Result)) {
+	c, open := w.c, true
+	again := func() {
+		if open {
+			open = false
+			c.count(Retried)
+			w.try(shard, make, answer)
+		}
+	}
+	c.after(c.between(second, 2*second), again) // the answer did not come
+	n := w.leader(shard)
+	if n == nil {
+		return
+	}
+	cmd := make(n)
+	n.core.Propose(replica.Proposal{Shard: shard, Command: cmd, Done: func(r fsm.Result, err error) {
+		if n.up() {
+			c.checks.acknowledged(n, shard, cmd, err)
+		}
+		if c.chance(20) {
+			c.count(AnswerLost)
+			return
+		}
+		c.after(c.between(100, 2*millisecond), func() {
+			switch {
+			case !open:
+			case err != nil, isMoved(r):
+				c.after(c.between(10*millisecond, 100*millisecond), again)
+			default:
+				open = false
+				answer(r)
+			}
+		})
+	}})
+	n.poke()
+}
+
+// isMoved says that the leader's hint was out of date.
+func isMoved(r fsm.Result) bool {
+	if r.Refusal != nil {
+		return r.Refusal.Code == fsm.Moved || r.Refusal.Code == fsm.StaleTerm
+	}
+	return len(r.Items) == 1 && r.Items[0].Refusal != nil && r.Items[0].Refusal.Code == fsm.Moved
+}
+
+// leader is a node that may lead a shard: one that was asked at random, or the one it named.
+func (w *crew) leader(shard uint32) *node {
+	n := w.c.nodes[w.c.rng.IntN(len(w.c.nodes))]
+	if !n.live() {
+		return nil
+	}
+	at, ok := n.core.Inspect(shard)
+	if !ok || at.Leader {
+		return n
+	}
+	if to := w.c.byStore(at.LeaderStore); to != nil && to.live() && w.c.net.open(n.name, to.name) {
+		return to
+	}
+	return n
+}
+
+// produce makes jobs and does to them what producers and operators do.
+func (w *crew) produce(i int) {
+	c := w.c
+	if !c.busy {
+		return
+	}
+	next := func(fsm.Result) {
+		c.after(c.between(20*millisecond, 300*millisecond), func() { w.produce(i) })
+	}
+	if len(w.jobs) < 3 || c.rng.IntN(2) == 0 {
+		w.create(next)
+		return
+	}
+	j := w.jobs[c.rng.IntN(len(w.jobs))]
+	switch c.rng.IntN(6) {
+	case 0:
+		c.count(Updated)
+		w.ask(j.shard, w.update(j), next)
+	case 1:
+		c.count(Deleted)
+		w.ask(j.shard, w.remove(j), next)
+	case 2:
+		c.count(Cancelled)
+		w.cancel(j, next)
+	case 3:
+		w.pause(j, storagev1.JobState_JOB_STATE_PAUSED, next)
+	case 4:
+		w.pause(j, storagev1.JobState_JOB_STATE_ACTIVE, next)
+	default:
+		c.count(Triggered)
+		w.ask(j.shard, w.trigger(j), next)
+	}
+}
+
+// key names a request; hash is what a request of that key hashes to.
+func (w *crew) key() (key string, hash []byte) {
+	w.asked++
+	return fmt.Sprintf("key-%d", w.asked), binary.BigEndian.AppendUint64(nil, uint64(w.asked))
+}
+
+func (w *crew) create(next func(fsm.Result)) {
+	c := w.c
+	_, hash := w.key()
+	j := job{shard: 1 + uint32(c.rng.IntN(int(c.shards))), id: fmt.Sprintf("job-%d", w.asked)}
+	item := &storagev1.CreateJob{
+		Tenant: tenant, JobId: j.id, Hash: hash, Schedule: w.schedule(), CatchUp: storagev1.CatchUp(1 + c.rng.IntN(3)),
+		Template: &storagev1.Template{
+			Queue: fmt.Sprintf("q%d", c.rng.IntN(2)), Priority: uint32(c.rng.IntN(10)), LeaseMs: leaseMS,
+			Payload: make([]byte, c.rng.IntN(2000)),
+			Retry: &storagev1.RetryPolicy{
+				MaxAttempts: uint32(1 + c.rng.IntN(4)), FirstDelayMs: 100, FactorThousandths: 2000, MaxDelayMs: 1000, JitterThousandths: 100,
+			},
+		},
+	}
+	w.ask(j.shard, func(*node) *storagev1.Command {
+		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{item.CloneVT()}}}
+	}, func(r fsm.Result) {
+		if r.Items[0].Refusal != nil {
+			c.fail("create of %s refused: %+v", j.id, r.Items[0].Refusal)
+		}
+		c.model.accepted = append(c.model.accepted, acceptedJob{j.shard, j.id, r.Items[0].Incarnation})
+		w.jobs = append(w.jobs, j)
+		next(r)
+	})
+}
+
+func (w *crew) schedule() *storagev1.Schedule {
+	c := w.c
+	at := c.trueMS() + c.between(-100, 3000)
+	switch c.rng.IntN(4) {
+	case 0:
+		return &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: c.between(200, 1500), MaxRuns: uint64(c.between(2, 6))}}
+	case 1:
+		return &storagev1.Schedule{DelayMs: c.between(0, 2000)}
+	default:
+		return &storagev1.Schedule{AtMs: at}
+	}
+}
+
+func (w *crew) update(j job) func(*node) *storagev1.Command {
+	key, hash := w.key()
+	u := &storagev1.UpdateJob{
+		Tenant: tenant, JobId: j.id, IdempotencyKey: key, Hash: hash, Fields: []string{"labels"},
+		Labels: []*storagev1.KeyValue{{Key: "k", Value: key}},
+	}
+	if w.c.rng.IntN(2) == 0 {
+		u.Fields = append(u.Fields, "schedule")
+		u.Schedule = w.schedule()
+	}
+	return func(*node) *storagev1.Command { return &storagev1.Command{UpdateJob: u.CloneVT()} }
+}
+
+// pause pauses or resumes a job.
+func (w *crew) pause(j job, state storagev1.JobState, next func(fsm.Result)) {
+	key, hash := w.key()
+	u := &storagev1.UpdateJob{
+		Tenant: tenant, JobId: j.id, IdempotencyKey: key, Hash: hash, Fields: []string{"state"}, State: state,
+	}
+	w.paused[j.id] = true
+	w.pausing++
+	w.ask(j.shard, func(*node) *storagev1.Command { return &storagev1.Command{UpdateJob: u.CloneVT()} }, func(r fsm.Result) {
+		w.pausing--
+		next(r)
+	})
+}
+
+func (w *crew) remove(j job) func(*node) *storagev1.Command {
+	key, hash := w.key()
+	return func(n *node) *storagev1.Command {
+		d := &storagev1.DeleteJob{Tenant: tenant, JobId: j.id, IdempotencyKey: key, Hash: hash}
+		d.Hints, _ = fsm.LiveExecutionKeys(n.rows(j.shard), tenant, j.id, fsm.MaxBatch)
+		return &storagev1.Command{DeleteJob: d}
+	}
+}
+
+func (w *crew) trigger(j job) func(*node) *storagev1.Command {
+	key, hash := w.key()
+	return func(*node) *storagev1.Command {
+		return &storagev1.Command{TriggerJob: &storagev1.TriggerJob{Tenant: tenant, JobId: j.id, Discriminator: key, Hash: hash}}
+	}
+}
+
+// cancel asks for one of a job's live executions to end, if the leader knows any.
+func (w *crew) cancel(j job, next func(fsm.Result)) {
+	id := ""
+	if n := w.leader(j.shard); n != nil {
+		if keys, _ := fsm.LiveExecutionKeys(n.rows(j.shard), tenant, j.id, 1); len(keys) > 0 {
+			if e := executionAt(n, j.shard, keys[0]); e != "" {
+				id = e
+			}
+		}
+	}
+	if id == "" {
+		next(fsm.Result{})
+		return
+	}
+	w.ask(j.shard, func(n *node) *storagev1.Command {
+		_, key, _ := fsm.Find(n.rows(j.shard), id)
+		return &storagev1.Command{CancelExecution: &storagev1.CancelExecution{ExecutionId: id, Hint: key}}
+	}, next)
+}
+
+// executionAt is the id of the execution leased at a row key; empty if it is no lease.
+func executionAt(n *node, shard uint32, key []byte) string {
+	if key[0] != fsm.KindLeased {
+		return ""
+	}
+	value, ok := n.rows(shard).Get(key)
+	e := &storagev1.Execution{}
+	if !ok || e.UnmarshalVT(value) != nil {
+		return ""
+	}
+	return fsm.ExecutionID(e)
+}

@@ -1,0 +1,67 @@
+package sim
+
+// Kind is a kind of thing that a run counts.
+type Kind int
+
+const (
+	// What the cluster was asked and did.
+	Created Kind = iota
+	Updated
+	Deleted
+	Triggered
+	Cancelled
+	Leased
+	Completed
+	StaleRefused
+	LeaseLost
+	Acknowledged
+	Retried
+	Elected
+	// What was done to it.
+	Dropped
+	Duplicated
+	Delayed
+	Cut
+	CutOneWay
+	CrashedBeforeSync
+	CrashedAfterSync
+	CommitLost
+	DiskFailed
+	DiskFull
+	DiskSlow
+	DiskWiped
+	Paused
+	ClockStepped
+	PlaneAway
+	PlaneCut
+	AnswerLost
+	LapsedEarly
+	LapsedLate
+	EventLate
+	EventRepeated
+	ControllerChanged
+	Drained
+	// What came of it.
+	ShardMoved
+	ReplicaMade
+	ReplicaRemoved
+	ConfChanged
+	SnapshotSent
+	SnapshotInstalled
+	LogTruncated
+	LeaderTransferred
+	Kinds
+)
+
+func (k Kind) String() string {
+	return [Kinds]string{
+		"jobs created", "jobs updated", "jobs deleted", "jobs triggered", "executions cancelled", "leases", "completions",
+		"stale words refused", "leases lost", "acknowledgements", "retries", "elections",
+		"frames dropped", "frames repeated", "frames delayed", "cuts", "cuts of one direction", "crashes before a sync",
+		"crashes after a sync", "commits lost", "disks failed", "disks full", "disks slow", "disks wiped", "pauses", "clock steps",
+		"control plane away", "control plane cut off", "answers lost", "leases lapsed early", "leases lapsed late", "events late",
+		"events repeated", "controllers changed", "drains",
+		"shards moved", "replicas made", "replicas removed", "configurations changed", "snapshots sent", "snapshots installed",
+		"logs truncated", "leaders transferred",
+	}[k]
+}

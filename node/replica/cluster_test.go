@@ -97,6 +97,8 @@ const (
 	replicaRemoved
 	logTruncated
 	leaderTransferred
+	verified
+	applyHeldBack
 	events
 )
 
@@ -104,7 +106,7 @@ func (e event) String() string {
 	return [events]string{
 		"read", "read at a follower", "frame dropped", "frame duplicated", "cut", "crash", "failed disk", "commit lost", "disk wiped",
 		"pause", "suspicion", "move", "change of a configuration", "snapshot sent", "snapshot spoiled", "snapshot installed",
-		"replica removed", "log truncated", "transfer of leadership",
+		"replica removed", "log truncated", "transfer of leadership", "look at rows", "entries held back for a look",
 	}[e]
 }
 
@@ -256,6 +258,9 @@ func (c *cluster) turn(m *member) {
 	for _, e := range turn.Events {
 		c.observe(m, e)
 	}
+	for _, v := range turn.Verifies {
+		c.look(m, v)
+	}
 	for _, r := range m.core.worked {
 		if !r.gone {
 			c.checks.worked(c, m, r)
@@ -263,6 +268,18 @@ func (c *cluster) turn(m *member) {
 	}
 	for _, d := range turn.Results {
 		d.Deliver()
+	}
+}
+
+// look checks that the rows that a turn asks to be looked at are those of the entry.
+func (c *cluster) look(m *member, v Verify) {
+	c.happened[verified]++
+	index, chain, err := AppliedAt(m.engine, v.Shard)
+	if err != nil || index != v.Index || chain != v.Chain {
+		c.fail("%s: asked to look at %+v, the rows are those of %d, %x: %v", m.name, v, index, chain, err)
+	}
+	if len(m.core.byID[v.Shard].applies) > 0 {
+		c.happened[applyHeldBack]++
 	}
 }
 

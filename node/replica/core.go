@@ -158,6 +158,7 @@ func (c *Core) ReadIndex(shard uint32, done func(error)) {
 // network had.
 // from is the store it came from.
 func (c *Core) Step(from string, m PeerMessage) {
+	defer c.noteStorageError()
 	r := c.byID[m.Shard]
 	if r == nil || m.Message.GetTo() != r.id || m.Message.GetType() == raftpb.MsgSnap || !c.knows(r, from, m.Message) {
 		return
@@ -172,6 +173,7 @@ func (c *Core) Step(from string, m PeerMessage) {
 
 // SyncDone says that the turn seq is durable. Turns must be reported in order.
 func (c *Core) SyncDone(seq uint64) {
+	defer c.noteStorageError()
 	if len(c.unsynced) == 0 || c.unsynced[0].seq != seq {
 		panic(fmt.Sprintf("replica: sync of turn %d reported out of order", seq))
 	}
@@ -210,6 +212,7 @@ func (c *Core) release(rs responses) {
 
 // Tick lets TickInterval pass for the replicas that need it.
 func (c *Core) Tick() {
+	defer c.noteStorageError()
 	for _, r := range c.all {
 		if r.needsTick() {
 			r.tick()
@@ -234,6 +237,7 @@ func (c *Core) Campaign(shard uint32) {
 // TransferLeader hands the leadership to replica id of the shard, if that is a voter and its store not suspect. Commands wait
 // until it has happened, or an election timeout has passed without.
 func (c *Core) TransferLeader(shard uint32, id uint64) {
+	defer c.noteStorageError()
 	r := c.byID[shard]
 	if r != nil && r.leads() && id != r.id && slices.Contains(r.conf.GetVoters(), id) && !c.suspects[r.stores[id]] {
 		c.transfer(r, id)
@@ -327,6 +331,20 @@ func recoverStorageError(err *error) {
 	case nil:
 	case *storageError:
 		*err = p
+	default:
+		panic(p)
+	}
+}
+
+// noteStorageError does so for what is called between turns, where raft reads the log for whom it sends to: the next turn
+// fails by it.
+func (c *Core) noteStorageError() {
+	switch p := recover().(type) {
+	case nil:
+	case *storageError:
+		if c.broken == nil {
+			c.broken = p
+		}
 	default:
 		panic(p)
 	}

@@ -22,7 +22,7 @@ func (n *Node) openControl(ctx context.Context) (err error) {
 	ident := n.dir.Ident()
 	cfg := control.ServerConfig{
 		Dir: n.dir.EtcdDir(), Name: control.MemberName(n.cfg.Name, ident.StoreUUID), Token: ident.ClusterID,
-		ClientSocket: n.cfg.EtcdSocket, Logger: n.logger,
+		ClientSocket: n.cfg.EtcdSocket, OnFatal: n.fatal, Logger: n.logger,
 	}
 	if n.inner == nil {
 		n.etcd, err = control.OpenServer(ctx, cfg)

@@ -78,6 +78,8 @@ type ServerConfig struct {
 	// ClientSocket is the path of a unix socket to serve etcd's own API at, for operators and drills; empty: none. This
 	// process needs none.
 	ClientSocket string
+	// OnFatal is called where etcd would end the process: it cannot write what it must. It must not return. Nil: exit code 1.
+	OnFatal func(error)
 	// Logger gets etcd's log. Required.
 	Logger *slog.Logger
 }
@@ -294,7 +296,7 @@ func (c ServerConfig) embedded() (*embed.Config, error) {
 	e.WatchProgressNotifyInterval = progressInterval
 	e.WarningApplyDuration, e.WarningUnaryRequestDuration = time.Second, 2*time.Second
 	e.EnableGRPCGateway = false
-	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(c.Logger))
+	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(c.Logger, fatalHook(c.OnFatal)...))
 	return e, nil
 }
 

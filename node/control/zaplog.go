@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -20,9 +21,28 @@ type zapBridge struct {
 
 // newZapLogger returns a zap logger that writes to log, each message at most once a minute, because etcd repeats its
 // warnings with every request that meets their cause.
-func newZapLogger(log *slog.Logger) *zap.Logger {
+func newZapLogger(log *slog.Logger, options ...zap.Option) *zap.Logger {
 	bridge := zapBridge{log: log.With("component", "etcd")}
-	return zap.New(zapcore.NewSamplerWithOptions(bridge, time.Minute, 1, 0))
+	return zap.New(zapcore.NewSamplerWithOptions(bridge, time.Minute, 1, 0), options...)
+}
+
+// fatalHook has fatal called instead of os.Exit(1).
+func fatalHook(fatal func(error)) []zap.Option {
+	if fatal == nil {
+		return nil
+	}
+	return []zap.Option{zap.WithFatalHook(onFatal(fatal))}
+}
+
+// onFatal is told of the last word that etcd writes.
+type onFatal func(error)
+
+func (f onFatal) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	encoder := zapcore.NewMapObjectEncoder()
+	for _, field := range fields {
+		field.AddTo(encoder)
+	}
+	f(fmt.Errorf("etcd: %s: %v", entry.Message, encoder.Fields["error"]))
 }
 
 func slogLevel(level zapcore.Level) slog.Level {

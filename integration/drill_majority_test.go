@@ -176,7 +176,7 @@ func wipedAndSlow(t *testing.T, wipe int) {
 	behind.launch()
 	wiped.launch()
 	wiped.awaitReason("the node asked is starting itself") // it knows whom it has to ask, and that one knows no majority yet
-	pause(t, 4*time.Second) // longer than a node takes to start
+	pause(t, 4*time.Second)                                // longer than a node takes to start
 	for _, s := range []*server{wiped, behind} {
 		if code, _ := s.get("/readyz"); code == 200 {
 			t.Fatalf("%s is ready without %s\n%s", f.name(s), f.name(slow), s.seen())

@@ -68,7 +68,9 @@ type server struct {
 	addr string
 	// clockDir, if set, is where the file is that steps its clock.
 	clockDir string
-	cmd      *exec.Cmd
+	// smallDisk, if set, is the size in bytes of a disk that the process has to itself.
+	smallDisk int
+	cmd       *exec.Cmd
 	// pid is the process's, for those who look while it may be started anew.
 	pid  atomic.Int64
 	done chan struct{} // closed when the process has ended
@@ -117,6 +119,9 @@ func (s *server) launch() {
 	}
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if s.smallDisk > 0 {
+		s.onSmallDisk()
+	}
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package fsm
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -288,6 +289,20 @@ func TestCheckFindsWhatIsPlanted(t *testing.T) {
 			}
 			t.Fatal("no log leaves anything to spoil")
 		})
+	}
+}
+
+// TestCheckEndsAtACorruptRow: what cannot be decoded where another row is judged by it is reported, and no panic.
+func TestCheckEndsAtACorruptRow(t *testing.T) {
+	s := newMemState()
+	j := &storagev1.Job{Version: 1, Incarnation: 1, State: storagev1.JobState_JOB_STATE_ACTIVE, Schedule: &storagev1.Schedule{AtMs: epochMS}}
+	s.Set(JobKey("t", "j"), mustEncode(j.MarshalVT()))
+	s.Set(timerJobKey(epochMS, TimerOneShot, "t", "j"), []byte{0xFF})
+	s.Set(BlobKey("t", "j", 1, 1), []byte("x"))
+	ended := false
+	Check(s, func(v Violation) { ended = ended || v.Rule == RuleRow && strings.Contains(v.Detail, "ends the check") })
+	if !ended {
+		t.Error("it goes on")
 	}
 }
 

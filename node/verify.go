@@ -73,6 +73,9 @@ func (v *verifier) accept(job lookJob) bool {
 	}
 	select {
 	case v.looks <- job:
+		v.put(job.asked, &clusterv1.VerificationResponse{
+			State: clusterv1.VerificationState_VERIFICATION_STATE_PENDING, Index: job.asked.Index,
+		})
 		return true
 	default:
 		return false
@@ -123,9 +126,14 @@ func (v *verifier) fail(asked replica.Verify, err error) {
 
 // keep keeps a result, and forgets the oldest if there are too many.
 func (v *verifier) keep(asked replica.Verify, found *clusterv1.VerificationResponse) {
-	key := lookKey{asked.Shard, asked.ID}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.put(asked, found)
+}
+
+// put is keep with the lock held.
+func (v *verifier) put(asked replica.Verify, found *clusterv1.VerificationResponse) {
+	key := lookKey{asked.Shard, asked.ID}
 	if _, again := v.findings[key]; !again {
 		v.order = append(v.order, key)
 	}
@@ -136,7 +144,7 @@ func (v *verifier) keep(asked replica.Verify, found *clusterv1.VerificationRespo
 	}
 }
 
-// result is what was found; one that is pending if nothing was yet.
+// result is what was found. One that is pending has an index once the replica has come to the entry.
 func (v *verifier) result(shard uint32, id string) *clusterv1.VerificationResponse {
 	v.mu.Lock()
 	defer v.mu.Unlock()

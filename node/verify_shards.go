@@ -30,8 +30,10 @@ const (
 	// findingsFirst and findingsLast are the pauses between two questions whether a replica has looked; they double.
 	findingsFirst = 10 * time.Millisecond
 	findingsLast  = time.Second
-	// findingsSilent is for how long a replica may not answer; one that answers that it is looking has maxLook.
+	// findingsSilent is for how long a node may not answer, findingsBehind for how long its replica may be behind the entry,
+	// and maxLook for how long it may look.
 	findingsSilent = 2 * time.Second
+	findingsBehind = 30 * time.Second
 	maxLook        = 10 * time.Minute
 	// quietPause is the shortest pause between two shards that are verified unasked.
 	quietPause = time.Second
@@ -153,7 +155,7 @@ func (n *Node) votersOf(ctx context.Context, shard uint32) (voters []voter, err 
 
 // awaitFindings asks a voter's node until its replica has looked, or cannot be waited for any longer.
 func (n *Node) awaitFindings(ctx context.Context, v voter, shard uint32, id string) rpc.ReplicaVerification {
-	began, heard := time.Now(), time.Now()
+	began, heard, until := time.Now(), time.Now(), findingsBehind
 	for wait := findingsFirst; ; wait = min(2*wait, findingsLast) {
 		found, err := n.findings(ctx, v.store, shard, id)
 		reason := ""
@@ -164,10 +166,14 @@ func (n *Node) awaitFindings(ctx context.Context, v voter, shard uint32, id stri
 			return replicaVerification(v.node, found)
 		case found.State == clusterv1.VerificationState_VERIFICATION_STATE_FAILED:
 			return rpc.ReplicaVerification{Node: v.node, Reason: found.Reason}
+		case found.State == clusterv1.VerificationState_VERIFICATION_STATE_NO_REPLICA:
+			reason = "it is not there"
+		case found.Index == 0:
+			heard, reason = time.Now(), "it has not come to this entry"
 		default:
-			heard, reason = time.Now(), "it has not come to this entry, or is still looking"
+			heard, until, reason = time.Now(), maxLook, "it has not come to an end of it"
 		}
-		if time.Since(heard) > findingsSilent || time.Since(began) > maxLook || pause(ctx, wait) != nil {
+		if time.Since(heard) > findingsSilent || time.Since(began) > until || pause(ctx, wait) != nil {
 			return rpc.ReplicaVerification{Node: v.node, Reason: reason}
 		}
 	}

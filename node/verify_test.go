@@ -119,6 +119,9 @@ func TestLook(t *testing.T) {
 // What is too much at once fails and is closed at once, and so is what comes after the end.
 func TestVerifierIsBounded(t *testing.T) {
 	v := newVerifier(slog.New(slog.DiscardHandler))
+	if found := v.result(3, "0"); found.State != clusterv1.VerificationState_VERIFICATION_STATE_PENDING || found.Index != 0 {
+		t.Errorf("%v", found)
+	}
 	var all []*countedSnapshot
 	ask := func(id string) *clusterv1.VerificationResponse {
 		asked, rows := snapshotOf(t, 1)
@@ -128,7 +131,7 @@ func TestVerifierIsBounded(t *testing.T) {
 		return v.result(asked.Shard, id)
 	}
 	for i := range maxLooks {
-		if found := ask(fmt.Sprint(i)); found.State != clusterv1.VerificationState_VERIFICATION_STATE_PENDING {
+		if found := ask(fmt.Sprint(i)); found.State != clusterv1.VerificationState_VERIFICATION_STATE_PENDING || found.Index == 0 {
 			t.Fatalf("%v", found)
 		}
 	}

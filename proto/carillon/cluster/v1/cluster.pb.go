@@ -171,7 +171,7 @@ type VerificationState int32
 
 const (
 	VerificationState_VERIFICATION_STATE_UNSPECIFIED VerificationState = 0
-	// The replica has not applied the command yet, or is looking at its rows: ask again.
+	// The replica has not applied the command yet, or is looking at its rows, which index tells: ask again.
 	VerificationState_VERIFICATION_STATE_PENDING VerificationState = 1
 	VerificationState_VERIFICATION_STATE_DONE    VerificationState = 2
 	// It could not look at its rows; reason says why.

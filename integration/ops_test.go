@@ -114,6 +114,7 @@ func TestOperatorsMoveLeaderships(t *testing.T) {
 	if n := leads(asked.status(), "n1"); n != 0 {
 		t.Errorf("n1 is drained and leads %d shards", n)
 	}
+	f.oneController()
 	asked.mustRefuse("lives", "remove-node", "n1")
 	asked.mustOperate("again", "undrain", "n1")
 	asked.awaitStatus(45*time.Second, "n1 leads again", func(c *carillonv1.GetClusterResponse) bool {
@@ -122,6 +123,26 @@ func TestOperatorsMoveLeaderships(t *testing.T) {
 			nodeOf(c, "n1").GetState() == carillonv1.StoreState_STORE_STATE_UP
 	})
 	k.finish()
+}
+
+// oneController looks at the metrics of all nodes: one of them is the controller, all vote, and every replica has what it should.
+func (f *fleet) oneController() {
+	f.t.Helper()
+	controllers := 0
+	for i, s := range f.nodes {
+		_, metrics := s.get("/metrics")
+		for _, line := range []string{"carillon_control_voter 1", "carillon_peers 2", "carillon_peers_silent 0", "carillon_learners 0"} {
+			if !strings.Contains(metrics, "\n"+line+"\n") {
+				f.t.Errorf("the metrics of n%d have no %q", i+1, line)
+			}
+		}
+		if strings.Contains(metrics, "\ncarillon_controller 1\n") {
+			controllers++
+		}
+	}
+	if controllers != 1 {
+		f.t.Errorf("%d nodes are the controller", controllers)
+	}
 }
 
 // A lost store is declared gone at once and a dead node is taken out; neither can be done to one that lives. What was gone
@@ -144,6 +165,13 @@ func TestOperatorsReplaceAndRemove(t *testing.T) {
 	began := time.Now()
 	first.mustOperate("4 shards have a voter less", "replace-store", "n3")
 	t.Logf("declared gone %v after the kill", time.Since(began).Round(time.Millisecond))
+	first.awaitStatus(10*time.Second, "an alarm of each node that leads", func(c *carillonv1.GetClusterResponse) bool {
+		raised := map[string]bool{}
+		for _, a := range c.GetAlarms() {
+			raised[a.GetNode()] = raised[a.GetNode()] || a.GetName() == "two-voters"
+		}
+		return raised["n1"] == (leads(c, "n1") > 0) && raised["n2"] == (leads(c, "n2") > 0) && !raised["n3"]
+	})
 	f.comesBackEmpty(lost, "declared gone")
 
 	removed := f.nodes[1]

@@ -235,27 +235,37 @@ func (o *operation) lives(ctx context.Context, s control.StoreRecord) (bool, err
 func (o *operation) mayLose(s control.StoreRecord) error {
 	for _, shard := range o.view.Wanted {
 		for _, voters := range o.configurations(shard) {
-			if !slices.Contains(voters, s.UUID) {
-				continue
-			}
-			live := 0
-			var dead []string
-			for _, store := range voters {
-				switch {
-				case store == s.UUID:
-				case o.stores[store].Live:
-					live++
-				default:
-					dead = append(dead, fmt.Sprintf("%s (store %s)", o.name(store), store))
-				}
-			}
-			if live < len(voters)/2+1 {
-				return refuse(fsm.FailedPrecondition, "node", "shard %d would be left without a majority: of its %d voters %d live elsewhere, "+
-					"and not %s; start those first", shard.ID, len(voters), live, named(dead))
+			if reason := o.needs(voters, s.UUID); reason != "" {
+				return refuse(fsm.FailedPrecondition, "node", "shard %d would be left without a majority: %s", shard.ID, reason)
 			}
 		}
 	}
 	return nil
+}
+
+// needs says why the voters, by their stores, have no majority without one of them; empty: they have, or it has no vote.
+func (o *operation) needs(voters []string, store string) string {
+	if !slices.Contains(voters, store) {
+		return ""
+	}
+	live := 0
+	var dead []string
+	for _, other := range voters {
+		switch {
+		case other == store:
+		case o.stores[other].Live:
+			live++
+		default:
+			dead = append(dead, fmt.Sprintf("%s (store %s)", o.name(other), other))
+		}
+	}
+	switch {
+	case live >= len(voters)/2+1:
+		return ""
+	case len(dead) == 0:
+		return fmt.Sprintf("of its %d voters %d live elsewhere", len(voters), live)
+	}
+	return fmt.Sprintf("of its %d voters %d live elsewhere, and not %s; start those first", len(voters), live, named(dead))
 }
 
 // configurations are the stores that vote in a shard: as its group has it here, where it has a replica here; two while one

@@ -150,3 +150,28 @@ func TestHowFarALossIsMadeGood(t *testing.T) {
 		t.Errorf("made good: %+v", c)
 	}
 }
+
+// The last majority of a shard is not given up: neither of one configuration nor of a single replica.
+func TestAMajorityIsNotGivenUp(t *testing.T) {
+	o := scene()
+	o.alter("s2", dead)
+	for _, c := range []struct {
+		voters []string
+		lost   string
+		needed bool
+	}{
+		{[]string{"s1", "s3", "s4"}, "s1", false},
+		{[]string{"s1", "s2", "s3"}, "s2", false},
+		{[]string{"s1", "s2", "s3"}, "s3", true},
+		{[]string{"s1", "s3", "s4"}, "s2", false}, // it has no vote
+		{[]string{"s1"}, "s1", true},
+		{[]string{"s1", "s3"}, "s1", true},
+		{[]string{"s0", "s1", "s2", "s3", "s4"}, "s0", false},
+		{[]string{"s0", "s1", "s2", "s3", "s4"}, "s4", true},
+		{[]string{"", "s1", "s3"}, "s1", true}, // one that nobody knows does not count as living
+	} {
+		if reason := o.needs(c.voters, c.lost); (reason != "") != c.needed {
+			t.Errorf("%v without %s: %q", c.voters, c.lost, reason)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func Load(engine store.Engine, shard uint32) (s ReplicaState, ok bool, err error
 	if s.log, err = loadLog(engine, shard, truncated); err != nil {
 		return ReplicaState{}, false, err
 	}
-	s.hard.commit = s.applied.index
+	s.hard.commit = max(s.applied.index, min(s.hard.commit, s.log.last))
 	if err := s.check(); err != nil {
 		return ReplicaState{}, false, err
 	}

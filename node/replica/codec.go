@@ -18,8 +18,9 @@ const codecVersion = 1
 // errShortRow says that a row ends before its fields do.
 var errShortRow = errors.New("row is cut short")
 
-// hardState is what raft must find again after a crash. The commit index is not on disk: it is at least the applied index,
-// and a leader finds the rest again.
+// hardState is what raft must find again after a crash. The commit index on disk may be older than the applied one: a leader
+// finds it again. But with each change of the configuration that is appended it is there: a replica that forgot that the
+// change before that one is committed could be elected by those whom it removed.
 type hardState struct {
 	term, vote uint64
 	commit     uint64
@@ -51,12 +52,19 @@ type identity struct {
 func encodeHardState(h hardState) []byte {
 	b := append(make([]byte, 0, 1+2*binary.MaxVarintLen64), codecVersion)
 	b = binary.AppendUvarint(b, h.term)
-	return binary.AppendUvarint(b, h.vote)
+	b = binary.AppendUvarint(b, h.vote)
+	if h.commit == 0 {
+		return b
+	}
+	return binary.AppendUvarint(b, h.commit)
 }
 
 func decodeHardState(row []byte) (hardState, error) {
 	r := openRow(row)
 	h := hardState{term: r.uvarint(), vote: r.uvarint()}
+	if r.err == nil && len(r.rest) > 0 {
+		h.commit = r.uvarint()
+	}
 	return h, r.finish()
 }
 

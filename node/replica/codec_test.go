@@ -22,10 +22,11 @@ func TestRowsHaveGoldenBytes(t *testing.T) {
 		row  []byte
 		want string
 	}{
-		"hard state": {encodeHardState(hardState{term: 300, vote: 2, commit: 9}), "01ac0202"},
-		"position":   {encodePosition(position{index: 10, term: 5}), "010a05"},
-		"applied":    {encodeApplied(applied), "01ac02060102030405060708"},
-		"identity":   {encodeIdentity(identity{id: 3, conf: conf}), "0103030102030104000001"},
+		"hard state":                        {encodeHardState(hardState{term: 300, vote: 2, commit: 9}), "01ac020209"},
+		"hard state without a commit index": {encodeHardState(hardState{term: 300, vote: 2}), "01ac0202"},
+		"position":                          {encodePosition(position{index: 10, term: 5}), "010a05"},
+		"applied":                           {encodeApplied(applied), "01ac02060102030405060708"},
+		"identity":                          {encodeIdentity(identity{id: 3, conf: conf}), "0103030102030104000001"},
 		"placed identity": {encodeIdentity(identity{
 			id: 3, conf: conf, gen: 300, stores: map[uint64]string{2: "b", 1: "a"},
 		}), "0103030102030104000001ac02020101610201" + "62"},

@@ -287,7 +287,8 @@ func (c *Core) handle(r *replica, rd raft.Ready, w *write) error {
 	return nil
 }
 
-// noteHardState writes term and vote when they changed. The commit index alone is not worth a row: it is found again.
+// noteHardState writes term and vote when they changed. The commit index alone is not worth a row: it is found again, but for
+// what keepCommit is for.
 func (c *Core) noteHardState(r *replica, hs *raftpb.HardState, b store.Batch) {
 	was := r.hard
 	r.hard = hardState{term: hs.GetTerm(), vote: hs.GetVote(), commit: hs.GetCommit()}
@@ -301,6 +302,7 @@ func (c *Core) appendLog(r *replica, m *raftpb.Message, w *write) {
 	if len(m.GetEntries()) > 0 {
 		r.log.append(w.batch, m.GetEntries())
 		r.placeFlight(m.GetEntries())
+		r.keepCommit(m.GetEntries(), w.batch)
 	}
 	if len(m.GetResponses()) == 0 {
 		return
@@ -312,6 +314,19 @@ func (c *Core) appendLog(r *replica, m *raftpb.Message, w *write) {
 		return
 	}
 	w.responses = append(w.responses, rs)
+}
+
+// keepCommit writes the commit index with entries that change the configuration. Their leader has applied the change before,
+// and says so with them. raft goes by the configuration as applied, and lets nobody stand for election who knows of a
+// committed change that he has not applied: whoever holds this change must know of the one before after a crash, too, or he
+// could be elected by a majority that is none any more.
+func (r *replica) keepCommit(entries []*raftpb.Entry, b store.Batch) {
+	for _, e := range entries {
+		if e.GetType() != raftpb.EntryNormal {
+			b.Set(rowKey(r.shard, fsm.KindHardState), encodeHardState(r.hard))
+			return
+		}
+	}
 }
 
 // send puts a message into the frame of its addressee's store.

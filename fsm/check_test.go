@@ -332,3 +332,48 @@ func TestCheckInParts(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckWhileTenantsGo: a tenant's deletion, however far it is and whatever comes between its steps, leaves nothing that
+// Check would complain of, and the tenant may come again when it is over.
+func TestCheckWhileTenantsGo(t *testing.T) {
+	for seed := range uint64(6) {
+		r := recordLog(seed+1, 100)
+		version, task, finished := uint64(1), "", 0
+		put := func(deleting bool) {
+			version++
+			r.entry(&storagev1.Command{PutTenant: &storagev1.TenantSettings{Name: "t", Version: version, Deleting: deleting}})
+		}
+		for n := range 400 {
+			switch {
+			case task == "" && r.rng.IntN(20) == 0:
+				put(true)
+				task = fmt.Sprint("gone-", n)
+				r.entry(&storagev1.Command{StartTask: &storagev1.StartTask{
+					Id: task, Kind: storagev1.TaskKind_TASK_KIND_DELETE_TENANT, Filter: &storagev1.Filter{Tenant: "t"},
+				}})
+			case task != "" && r.rng.IntN(2) == 0:
+				r.entry(&storagev1.Command{StepTask: &storagev1.StepTask{Id: task, Limit: uint32(1 + r.rng.IntN(8))}})
+				if done := taskOf(r.s, task); done == nil || done.Finished {
+					task, finished = "", finished+1
+					put(false)
+				}
+			default:
+				r.now += r.rng.Int64N(20_000)
+				r.entry(r.command())
+			}
+			Check(uncounted{r.s}, func(v Violation) { t.Fatalf("seed %d, entry %d: %s", seed+1, len(r.log), v) })
+		}
+		if finished == 0 {
+			t.Errorf("seed %d: no deletion has come to its end", seed+1)
+		}
+	}
+}
+
+func taskOf(s *memState, id string) (found *storagev1.Task) {
+	for _, t := range Tasks(s) {
+		if t.Id == id {
+			found = t
+		}
+	}
+	return found
+}

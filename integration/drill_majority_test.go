@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
@@ -71,6 +72,27 @@ func etcdFleet(t *testing.T, args ...string) (*fleet, []string) {
 	}
 	f.awaitReady()
 	return f, sockets
+}
+
+// votingFleet is a cluster whose three members of etcd are voters: only then may it lose a disk.
+func votingFleet(t *testing.T) *fleet {
+	t.Helper()
+	f, sockets := etcdFleet(t, "--shards", "2")
+	f.nodes[0].awaitStatus(20*time.Second, "three voters everywhere", whole)
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + sockets[0]}, DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, 30*time.Second, "etcd has three voters", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		res, err := etcd.MemberList(ctx)
+		return err == nil && len(res.Members) == 3 && !slices.ContainsFunc(res.Members, func(m *etcdserverpb.Member) bool { return m.GetIsLearner() })
+	})
+	if err := etcd.Close(); err != nil {
+		t.Error(err)
+	}
+	return f
 }
 
 // etcdLeader is the node whose etcd leads the others.
@@ -154,8 +176,7 @@ func TestDrillWipedDiskAndSlowRestart(t *testing.T) {
 
 func wipedAndSlow(t *testing.T, wipe int) {
 	t.Helper()
-	f := startFleet(t, 3, "--shards", "2")
-	f.nodes[0].awaitStatus(20*time.Second, "three voters everywhere", whole)
+	f := votingFleet(t)
 	wiped, slow, behind := f.nodes[wipe], f.nodes[(wipe+1)%3], f.nodes[(wipe+2)%3]
 	behind.kill()
 	if err := wiped.insistOnQueue("acknowledged"); err != nil {
@@ -201,8 +222,7 @@ func wipedAndSlow(t *testing.T, wipe int) {
 func TestDrillWipedDiskAndAllRestart(t *testing.T) {
 	t.Parallel()
 	drillSeed(t)
-	f := startFleet(t, 3, "--shards", "2")
-	f.nodes[0].awaitStatus(20*time.Second, "three voters everywhere", whole)
+	f := votingFleet(t)
 	id := call(t, f.nodes[0].cluster().GetCluster, &carillonv1.GetClusterRequest{}).GetClusterId()
 	f.nodes[0].create(&carillonv1.JobSpec{Id: "acknowledged", Schedule: in(time.Hour)})
 	for i, end := 0, time.Now().Add(drillLength(t, 0)); i < 1 || time.Now().Before(end); i++ {

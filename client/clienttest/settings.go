@@ -249,10 +249,12 @@ func (s clusterService) GetCluster(
 		ClusterId: "fake", Time: timestamppb.New(now), Backlog: backlog,
 		Nodes: []*carillonv1.Node{{
 			Name: "n1", StoreId: "s1", Address: "127.0.0.1:7070", Version: "dev", Ready: true, ShardsLed: 1,
-			StartTime: timestamppb.New(now),
+			StartTime: timestamppb.New(now), State: carillonv1.StoreState_STORE_STATE_UP, Replicas: 1, Controller: true,
+			ControlRole: carillonv1.ControlRole_CONTROL_ROLE_VOTER,
 		}},
 		Shards: []*carillonv1.Shard{{
 			Id: 0, Leader: "n1", Epoch: 1, Replicas: []string{"n1"}, Established: true, AppliedIndex: 7, Backlog: backlog,
+			Members: []*carillonv1.Replica{{Node: "n1", Active: true}},
 		}},
 	}), nil
 }

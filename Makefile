@@ -8,7 +8,7 @@ LDFLAGS  = -X github.com/carillon-scheduler/carillon/node.Version=$(VERSION)
 RACE     = ./fsm ./wheel ./store ./node/... ./rpc ./client
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo cluster test test-race integration drills fuzz bench lint fmt gen check-gen clean
+.PHONY: help setup build demo cluster test test-race integration sim drills fuzz bench lint fmt gen check-gen clean
 
 help: ## print this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ test-race: ## run the unit tests under the race detector
 
 integration: ## run only the tests with real processes
 	$(GO) test -count=1 -timeout 10m ./integration/...
+
+SIM_FOR ?= 60s
+sim: ## play a whole cluster in one goroutine under trouble, over fresh seeds for SIM_FOR
+	SIM_FOR=$(SIM_FOR) $(GO) test -count=1 -timeout 24h -v -run 'TestSim$$' ./integration/sim
 
 drills: ## run the crash drills in their long form
 	CARILLON_DRILL=10m $(GO) test -count=1 -timeout 60m -v -run 'Crash|Drill' ./integration/...

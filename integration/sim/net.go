@@ -23,7 +23,8 @@ func (w *network) send(from *node, f replica.Frame) {
 	w.carry(from, f.To, b)
 	if c.chance(40) {
 		c.count(Duplicated)
-		w.carry(from, f.To, bytes.Clone(b))
+		// The copy may come when others lead.
+		c.after(c.between(1, 4*second), func() { w.arrive(from, f.To, bytes.Clone(b)) })
 	}
 }
 

@@ -243,6 +243,7 @@ func (p *plane) govern(c *cluster) {
 		}
 		s := p.reach(n)
 		if s == nil || !s.registered {
+			p.mem.LoseAnswers(0)
 			continue
 		}
 		term, err := s.plane.TryCampaign(context.Background())

@@ -158,6 +158,7 @@ func (c *cluster) drain(n *node) {
 		} else {
 			c.count(Drained)
 		}
+		c.plane.mem.LoseAnswers(0) // none of this operator's
 		if err := c.plane.audit.SetStoreState(context.Background(), nil, n.store, state); err != nil {
 			c.fail("drain %s: %w", n, err)
 		}

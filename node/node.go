@@ -193,7 +193,7 @@ func (n *Node) serve(serving context.Context) {
 		name string
 		run  func(context.Context) error
 	}{
-		{"replicas", n.host.Run},
+		{"replicas", n.runReplicas},
 		{"leader leases", n.keeper.Run},
 		{"clock guard", n.guard.Run},
 		{"dispatcher", n.dispatcher.Run},
@@ -277,6 +277,15 @@ func (n *Node) openStore() (err error) {
 		CacheBytes: n.cfg.CacheBytes, MemTableBytes: uint64(n.cfg.MemTableBytes), Logger: n.logger, OnFatal: n.fatal,
 	})
 	return err
+}
+
+// runReplicas has the replicas work until ctx ends. What they fail with is the store's: a write, a sync or a row.
+func (n *Node) runReplicas(ctx context.Context) error {
+	err := n.host.Run(ctx)
+	if err != nil {
+		n.fatal(err)
+	}
+	return nil
 }
 
 // fatal ends the process: the store cannot vouch for what it would answer from here on, and its locks may be held.

@@ -155,7 +155,8 @@ func (n *Node) receiveBulk(conn net.Conn) {
 		n.logger.Warn("snapshot not taken over", "shard", got.Shard, "error", err)
 		return
 	}
-	if err := conn.SetWriteDeadline(time.Now().Add(snapshotSilence)); err == nil {
+	err = conn.SetWriteDeadline(time.Now().Add(snapshotSilence))
+	if err == nil {
 		_, err = conn.Write([]byte{snapshotTaken})
 	}
 	if err != nil {

@@ -139,7 +139,7 @@ func TestThreeNodesAreOneScheduler(t *testing.T) {
 	f := newFleet(t, 3, "--shards", "8")
 	f.nodes[2].launch()
 	f.nodes[1].launch()
-	f.nodes[1].awaitReason("n1 at "+f.nodes[0].addr)
+	f.nodes[1].awaitReason("n1 at " + f.nodes[0].addr)
 	f.nodes[0].launch()
 	began := time.Now()
 	f.awaitReady()

@@ -38,8 +38,25 @@ func (w *network) carry(from *node, to string, b []byte) {
 	c.after(delay, func() { w.arrive(from, to, b) })
 }
 
+// hold keeps a frame until its way is open again: a connection that is not given up keeps what it was given.
+func (w *network) hold(from *node, to string, b []byte) {
+	c := from.c
+	c.count(Delayed)
+	c.after(c.between(50*millisecond, 200*millisecond), func() {
+		if n := c.byStore(to); n != nil && !w.open(from.name, n.name) {
+			w.hold(from, to, b)
+			return
+		}
+		w.arrive(from, to, b)
+	})
+}
+
 func (w *network) arrive(from *node, to string, b []byte) {
 	n := from.c.byStore(to)
+	if n != nil && !w.open(from.name, n.name) && from.c.chance(2) {
+		w.hold(from, to, b)
+		return
+	}
 	if n == nil || !n.up() || !w.open(from.name, n.name) {
 		from.c.count(Dropped)
 		return

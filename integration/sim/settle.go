@@ -13,7 +13,7 @@ import (
 // Bounds of L1: how long after the end of the trouble every shard is served, nothing is due for longer than dueWithin, and
 // everything has come to its end.
 const (
-	ledWithin   = 5 * second
+	ledWithin   = 10 * second
 	dueWithin   = 5 * second
 	endedWithin = 240 * second
 )

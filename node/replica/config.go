@@ -110,7 +110,8 @@ type Faults struct {
 	ReusedReplicaID bool
 	// AmnesiacVoter takes messages of a replica from any store, so that a wiped one that comes back under its old id counts.
 	AmnesiacVoter bool
-	// NoFencing takes messages of ended terms for messages of the current one, so that a deposed leader is still obeyed.
+	// NoFencing takes messages of ended terms for messages of the current one, and lets no leader hear that its term has
+	// ended, so that a deposed one goes on and is still obeyed.
 	NoFencing bool
 }
 

@@ -163,8 +163,11 @@ func (c *Core) Step(from string, m PeerMessage) {
 	if r == nil || m.Message.GetTo() != r.id || m.Message.GetType() == raftpb.MsgSnap || !c.knows(r, from, m.Message) {
 		return
 	}
-	if c.cfg.Faults.NoFencing && m.Message.GetTerm() < r.hard.term {
-		m.Message.Term = new(r.hard.term)
+	if c.cfg.Faults.NoFencing && m.Message.GetTerm() != r.hard.term {
+		if r.lead != nil && m.Message.GetTerm() > r.hard.term {
+			return
+		}
+		m.Message.Term = new(max(m.Message.GetTerm(), r.hard.term))
 	}
 	// An error means that raft dropped the message, which it may.
 	_ = r.node.Step(m.Message)

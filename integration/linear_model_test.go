@@ -263,18 +263,20 @@ func (s *linearState) end(as carillonv1.ExecutionState, result string) {
 	s.holder, s.ended, s.result, s.cancelling = 0, as, result, false
 }
 
+// cancel ends what waits and asks a holder to stop. Without a state, which of the two it did is open.
 func (s linearState) cancel(out linearOutput) []linearState {
+	said := func(state carillonv1.ExecutionState) bool { return out.state == 0 || out.state == state }
 	switch {
 	case out.answer == refusal:
 		return s.when(s.ended != 0)
 	case s.ended == cancelledState:
-		return s.when(out.state == cancelledState)
+		return s.when(said(cancelledState))
 	case s.ended != 0 || !s.exists:
 		return nil
 	case s.holder != 0:
 		s.cancelling = true
-		return s.when(out.state == leasedState)
+		return s.when(said(leasedState))
 	}
 	s.end(cancelledState, "")
-	return s.when(out.state == cancelledState)
+	return s.when(said(cancelledState))
 }

@@ -197,6 +197,8 @@ func (h *linearHistory) call(ctx context.Context, in linearInput, insistent bool
 			continue
 		case out.answer == nothing && tries > 1:
 			out.answer = ghost
+		case in.op == opCancel:
+			out.state = 0 // it is read after the change: a holder that was asked to stop may have done so by then
 		}
 		h.learn(in, out)
 		return out, nil

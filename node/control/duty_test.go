@@ -39,3 +39,22 @@ func TestActualOf(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A node that has two stores for a moment, the old one not known to be dead yet, gets no second replica of a shard; nor does a
+// store that its group has still to leave.
+func TestPlaceTakesNoRoomThatIsNone(t *testing.T) {
+	v := viewFrom("a~ b c d'", "Abc")
+	if plan := Place(v); len(plan.Changes) > 0 {
+		t.Errorf("two copies on one node: %+v", plan.Changes)
+	}
+	v = viewFrom("a~ b c d", "Abc")
+	if plan := Place(v); len(plan.Changes) != 1 || !plan.Changes[0].on("d") {
+		t.Fatalf("a drained store is not emptied: %+v", plan.Changes)
+	}
+	a := v.Actual[1]
+	a.Learners = []Replica{{RID: 9, Store: "d"}}
+	v.Actual[1] = a
+	if plan := Place(v); len(plan.Changes) > 0 {
+		t.Errorf("a store that is still in the group: %+v", plan.Changes)
+	}
+}

@@ -22,20 +22,24 @@ func (c *Client) TransferLeader(
 
 // DrainNode moves replicas and leaderships off a node. It is done when the answer says so: until then, call it again.
 func (c *Client) DrainNode(ctx context.Context, req *carillonv1.DrainNodeRequest) (*carillonv1.NodeChange, error) {
-	return unary(ctx, c, identified, c.cluster.DrainNode, req)
+	res, err := unary(ctx, c, identified, c.cluster.DrainNode, req)
+	return res.GetChange(), err
 }
 
 // UndrainNode ends a drain.
 func (c *Client) UndrainNode(ctx context.Context, req *carillonv1.UndrainNodeRequest) (*carillonv1.NodeChange, error) {
-	return unary(ctx, c, identified, c.cluster.UndrainNode, req)
+	res, err := unary(ctx, c, identified, c.cluster.UndrainNode, req)
+	return res.GetChange(), err
 }
 
 // RemoveNode takes a node out of the cluster for good. It is done when the answer says so: until then, call it again.
 func (c *Client) RemoveNode(ctx context.Context, req *carillonv1.RemoveNodeRequest) (*carillonv1.NodeChange, error) {
-	return unary(ctx, c, identified, c.cluster.RemoveNode, req)
+	res, err := unary(ctx, c, identified, c.cluster.RemoveNode, req)
+	return res.GetChange(), err
 }
 
 // ReplaceStore declares a node's store lost for good. It is done when the answer says so: until then, call it again.
 func (c *Client) ReplaceStore(ctx context.Context, req *carillonv1.ReplaceStoreRequest) (*carillonv1.NodeChange, error) {
-	return unary(ctx, c, identified, c.cluster.ReplaceStore, req)
+	res, err := unary(ctx, c, identified, c.cluster.ReplaceStore, req)
+	return res.GetChange(), err
 }

@@ -46,20 +46,36 @@ func (s *server) transferLeader(
 	return res, nil
 }
 
-func (s *server) drainNode(ctx context.Context, req *carillonv1.DrainNodeRequest) (*carillonv1.NodeChange, error) {
-	return changeNode(ctx, req.GetNode(), s.backend.Drain)
+func (s *server) drainNode(ctx context.Context, req *carillonv1.DrainNodeRequest) (*carillonv1.DrainNodeResponse, error) {
+	change, err := changeNode(ctx, req.GetNode(), s.backend.Drain)
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.DrainNodeResponse{Change: change}, nil
 }
 
-func (s *server) undrainNode(ctx context.Context, req *carillonv1.UndrainNodeRequest) (*carillonv1.NodeChange, error) {
-	return changeNode(ctx, req.GetNode(), s.backend.Undrain)
+func (s *server) undrainNode(ctx context.Context, req *carillonv1.UndrainNodeRequest) (*carillonv1.UndrainNodeResponse, error) {
+	change, err := changeNode(ctx, req.GetNode(), s.backend.Undrain)
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.UndrainNodeResponse{Change: change}, nil
 }
 
-func (s *server) removeNode(ctx context.Context, req *carillonv1.RemoveNodeRequest) (*carillonv1.NodeChange, error) {
-	return changeNode(ctx, req.GetNode(), s.backend.RemoveNode)
+func (s *server) removeNode(ctx context.Context, req *carillonv1.RemoveNodeRequest) (*carillonv1.RemoveNodeResponse, error) {
+	change, err := changeNode(ctx, req.GetNode(), s.backend.RemoveNode)
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.RemoveNodeResponse{Change: change}, nil
 }
 
-func (s *server) replaceStore(ctx context.Context, req *carillonv1.ReplaceStoreRequest) (*carillonv1.NodeChange, error) {
-	return changeNode(ctx, req.GetNode(), s.backend.ReplaceStore)
+func (s *server) replaceStore(ctx context.Context, req *carillonv1.ReplaceStoreRequest) (*carillonv1.ReplaceStoreResponse, error) {
+	change, err := changeNode(ctx, req.GetNode(), s.backend.ReplaceStore)
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.ReplaceStoreResponse{Change: change}, nil
 }
 
 func changeNode(

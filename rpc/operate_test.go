@@ -40,10 +40,10 @@ func TestTransferLeader(t *testing.T) {
 func TestChangesOfNodes(t *testing.T) {
 	s := newScene(t, 1)
 	changes := []*carillonv1.NodeChange{
-		must(s.drainNode(t.Context(), &carillonv1.DrainNodeRequest{Node: "n2"})),
-		must(s.undrainNode(t.Context(), &carillonv1.UndrainNodeRequest{Node: "n2"})),
-		must(s.removeNode(t.Context(), &carillonv1.RemoveNodeRequest{Node: "n2"})),
-		must(s.replaceStore(t.Context(), &carillonv1.ReplaceStoreRequest{Node: "n2"})),
+		must(s.drainNode(t.Context(), &carillonv1.DrainNodeRequest{Node: "n2"})).GetChange(),
+		must(s.undrainNode(t.Context(), &carillonv1.UndrainNodeRequest{Node: "n2"})).GetChange(),
+		must(s.removeNode(t.Context(), &carillonv1.RemoveNodeRequest{Node: "n2"})).GetChange(),
+		must(s.replaceStore(t.Context(), &carillonv1.ReplaceStoreRequest{Node: "n2"})).GetChange(),
 	}
 	if fmt.Sprint(s.b.asked) != "[drain n2 undrain n2 remove n2 replace n2]" {
 		t.Errorf("asked %v", s.b.asked)

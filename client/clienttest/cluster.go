@@ -23,7 +23,7 @@ type fakeNode struct {
 // change does one step of a change of a node that makes it be in a state.
 func (s clusterService) change(
 	name string, to carillonv1.StoreState, refuse func() string,
-) (*connect.Response[carillonv1.NodeChange], error) {
+) (*carillonv1.NodeChange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name != "n1" && name != "n2" && name != "n3" {
@@ -51,7 +51,7 @@ func (s clusterService) change(
 	if !res.Done {
 		res.Message = fmt.Sprintf("%d replicas are on their way to other nodes", node.replicas)
 	}
-	return connect.NewResponse(res), nil
+	return res, nil
 }
 
 // never refuses.
@@ -59,26 +59,42 @@ func never() string { return "" }
 
 func (s clusterService) DrainNode(
 	_ context.Context, req *connect.Request[carillonv1.DrainNodeRequest],
-) (*connect.Response[carillonv1.NodeChange], error) {
-	return s.change(req.Msg.GetNode(), carillonv1.StoreState_STORE_STATE_DRAINING, never)
+) (*connect.Response[carillonv1.DrainNodeResponse], error) {
+	change, err := s.change(req.Msg.GetNode(), carillonv1.StoreState_STORE_STATE_DRAINING, never)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&carillonv1.DrainNodeResponse{Change: change}), nil
 }
 
 func (s clusterService) UndrainNode(
 	_ context.Context, req *connect.Request[carillonv1.UndrainNodeRequest],
-) (*connect.Response[carillonv1.NodeChange], error) {
-	return s.change(req.Msg.GetNode(), carillonv1.StoreState_STORE_STATE_UP, never)
+) (*connect.Response[carillonv1.UndrainNodeResponse], error) {
+	change, err := s.change(req.Msg.GetNode(), carillonv1.StoreState_STORE_STATE_UP, never)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&carillonv1.UndrainNodeResponse{Change: change}), nil
 }
 
 func (s clusterService) RemoveNode(
 	_ context.Context, req *connect.Request[carillonv1.RemoveNodeRequest],
-) (*connect.Response[carillonv1.NodeChange], error) {
-	return s.change(req.Msg.GetNode(), carillonv1.StoreState_STORE_STATE_GONE, s.livesUndrained(req.Msg.GetNode()))
+) (*connect.Response[carillonv1.RemoveNodeResponse], error) {
+	change, err := s.change(req.Msg.GetNode(), carillonv1.StoreState_STORE_STATE_GONE, s.livesUndrained(req.Msg.GetNode()))
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&carillonv1.RemoveNodeResponse{Change: change}), nil
 }
 
 func (s clusterService) ReplaceStore(
 	_ context.Context, req *connect.Request[carillonv1.ReplaceStoreRequest],
-) (*connect.Response[carillonv1.NodeChange], error) {
-	return s.change(req.Msg.GetNode(), carillonv1.StoreState_STORE_STATE_GONE, s.livesUndrained(req.Msg.GetNode()))
+) (*connect.Response[carillonv1.ReplaceStoreResponse], error) {
+	change, err := s.change(req.Msg.GetNode(), carillonv1.StoreState_STORE_STATE_GONE, s.livesUndrained(req.Msg.GetNode()))
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&carillonv1.ReplaceStoreResponse{Change: change}), nil
 }
 
 // livesUndrained refuses what may not be done to a node that lives and has replicas.

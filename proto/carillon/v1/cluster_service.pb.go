@@ -1248,6 +1248,186 @@ func (x *ReplaceStoreRequest) GetNode() string {
 	return ""
 }
 
+// DrainNodeResponse says how far that is.
+type DrainNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Change        *NodeChange            `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainNodeResponse) Reset() {
+	*x = DrainNodeResponse{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainNodeResponse) ProtoMessage() {}
+
+func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainNodeResponse.ProtoReflect.Descriptor instead.
+func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DrainNodeResponse) GetChange() *NodeChange {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+// UndrainNodeResponse says how far that is.
+type UndrainNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Change        *NodeChange            `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainNodeResponse) Reset() {
+	*x = UndrainNodeResponse{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainNodeResponse) ProtoMessage() {}
+
+func (x *UndrainNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainNodeResponse.ProtoReflect.Descriptor instead.
+func (*UndrainNodeResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *UndrainNodeResponse) GetChange() *NodeChange {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+// RemoveNodeResponse says how far that is.
+type RemoveNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Change        *NodeChange            `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeResponse) Reset() {
+	*x = RemoveNodeResponse{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeResponse) ProtoMessage() {}
+
+func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
+func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RemoveNodeResponse) GetChange() *NodeChange {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+// ReplaceStoreResponse says how far that is.
+type ReplaceStoreResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Change        *NodeChange            `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaceStoreResponse) Reset() {
+	*x = ReplaceStoreResponse{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceStoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceStoreResponse) ProtoMessage() {}
+
+func (x *ReplaceStoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceStoreResponse.ProtoReflect.Descriptor instead.
+func (*ReplaceStoreResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReplaceStoreResponse) GetChange() *NodeChange {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
 // NodeChange is how far a change of a node is.
 type NodeChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1273,7 +1453,7 @@ type NodeChange struct {
 
 func (x *NodeChange) Reset() {
 	*x = NodeChange{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1465,7 @@ func (x *NodeChange) String() string {
 func (*NodeChange) ProtoMessage() {}
 
 func (x *NodeChange) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1478,7 @@ func (x *NodeChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeChange.ProtoReflect.Descriptor instead.
 func (*NodeChange) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *NodeChange) GetNode() string {
@@ -1368,7 +1548,7 @@ type VerifyClusterRequest struct {
 
 func (x *VerifyClusterRequest) Reset() {
 	*x = VerifyClusterRequest{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1560,7 @@ func (x *VerifyClusterRequest) String() string {
 func (*VerifyClusterRequest) ProtoMessage() {}
 
 func (x *VerifyClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1573,7 @@ func (x *VerifyClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyClusterRequest.ProtoReflect.Descriptor instead.
 func (*VerifyClusterRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VerifyClusterRequest) GetShards() []uint32 {
@@ -1416,7 +1596,7 @@ type VerifyClusterResponse struct {
 
 func (x *VerifyClusterResponse) Reset() {
 	*x = VerifyClusterResponse{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1608,7 @@ func (x *VerifyClusterResponse) String() string {
 func (*VerifyClusterResponse) ProtoMessage() {}
 
 func (x *VerifyClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1621,7 @@ func (x *VerifyClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyClusterResponse.ProtoReflect.Descriptor instead.
 func (*VerifyClusterResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VerifyClusterResponse) GetResult() VerifyResult {
@@ -1477,7 +1657,7 @@ type ShardVerification struct {
 
 func (x *ShardVerification) Reset() {
 	*x = ShardVerification{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1669,7 @@ func (x *ShardVerification) String() string {
 func (*ShardVerification) ProtoMessage() {}
 
 func (x *ShardVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1682,7 @@ func (x *ShardVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardVerification.ProtoReflect.Descriptor instead.
 func (*ShardVerification) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ShardVerification) GetShard() uint32 {
@@ -1563,7 +1743,7 @@ type ReplicaVerification struct {
 
 func (x *ReplicaVerification) Reset() {
 	*x = ReplicaVerification{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1755,7 @@ func (x *ReplicaVerification) String() string {
 func (*ReplicaVerification) ProtoMessage() {}
 
 func (x *ReplicaVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1768,7 @@ func (x *ReplicaVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaVerification.ProtoReflect.Descriptor instead.
 func (*ReplicaVerification) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReplicaVerification) GetNode() string {
@@ -1655,7 +1835,7 @@ type Violation struct {
 
 func (x *Violation) Reset() {
 	*x = Violation{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1847,7 @@ func (x *Violation) String() string {
 func (*Violation) ProtoMessage() {}
 
 func (x *Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1860,7 @@ func (x *Violation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Violation.ProtoReflect.Descriptor instead.
 func (*Violation) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Violation) GetRule() string {
@@ -1790,7 +1970,15 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\x11RemoveNodeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\")\n" +
 	"\x13ReplaceStoreRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"\xed\x01\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"D\n" +
+	"\x11DrainNodeResponse\x12/\n" +
+	"\x06change\x18\x01 \x01(\v2\x17.carillon.v1.NodeChangeR\x06change\"F\n" +
+	"\x13UndrainNodeResponse\x12/\n" +
+	"\x06change\x18\x01 \x01(\v2\x17.carillon.v1.NodeChangeR\x06change\"E\n" +
+	"\x12RemoveNodeResponse\x12/\n" +
+	"\x06change\x18\x01 \x01(\v2\x17.carillon.v1.NodeChangeR\x06change\"G\n" +
+	"\x14ReplaceStoreResponse\x12/\n" +
+	"\x06change\x18\x01 \x01(\v2\x17.carillon.v1.NodeChangeR\x06change\"\xed\x01\n" +
 	"\n" +
 	"NodeChange\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
@@ -1841,16 +2029,16 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\x19VERIFY_RESULT_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10VERIFY_RESULT_OK\x10\x01\x12\x1c\n" +
 	"\x18VERIFY_RESULT_INCOMPLETE\x10\x02\x12\x17\n" +
-	"\x13VERIFY_RESULT_WRONG\x10\x032\xbe\x06\n" +
+	"\x13VERIFY_RESULT_WRONG\x10\x032\xe1\x06\n" +
 	"\x0eClusterService\x12b\n" +
 	"\n" +
 	"GetCluster\x12\x1e.carillon.v1.GetClusterRequest\x1a\x1f.carillon.v1.GetClusterResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12z\n" +
-	"\x0eTransferLeader\x12\".carillon.v1.TransferLeaderRequest\x1a#.carillon.v1.TransferLeaderResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/cluster/transfer\x12n\n" +
-	"\tDrainNode\x12\x1d.carillon.v1.DrainNodeRequest\x1a\x17.carillon.v1.NodeChange\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/cluster/nodes/{node}/drain\x12t\n" +
-	"\vUndrainNode\x12\x1f.carillon.v1.UndrainNodeRequest\x1a\x17.carillon.v1.NodeChange\"+\x82\xd3\xe4\x93\x02%:\x01*\" /v1/cluster/nodes/{node}/undrain\x12q\n" +
+	"\x0eTransferLeader\x12\".carillon.v1.TransferLeaderRequest\x1a#.carillon.v1.TransferLeaderResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/cluster/transfer\x12u\n" +
+	"\tDrainNode\x12\x1d.carillon.v1.DrainNodeRequest\x1a\x1e.carillon.v1.DrainNodeResponse\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/cluster/nodes/{node}/drain\x12}\n" +
+	"\vUndrainNode\x12\x1f.carillon.v1.UndrainNodeRequest\x1a .carillon.v1.UndrainNodeResponse\"+\x82\xd3\xe4\x93\x02%:\x01*\" /v1/cluster/nodes/{node}/undrain\x12y\n" +
 	"\n" +
-	"RemoveNode\x12\x1e.carillon.v1.RemoveNodeRequest\x1a\x17.carillon.v1.NodeChange\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/cluster/nodes/{node}/remove\x12|\n" +
-	"\fReplaceStore\x12 .carillon.v1.ReplaceStoreRequest\x1a\x17.carillon.v1.NodeChange\"1\x82\xd3\xe4\x93\x02+:\x01*\"&/v1/cluster/nodes/{node}/replace-store\x12u\n" +
+	"RemoveNode\x12\x1e.carillon.v1.RemoveNodeRequest\x1a\x1f.carillon.v1.RemoveNodeResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/cluster/nodes/{node}/remove\x12\x86\x01\n" +
+	"\fReplaceStore\x12 .carillon.v1.ReplaceStoreRequest\x1a!.carillon.v1.ReplaceStoreResponse\"1\x82\xd3\xe4\x93\x02+:\x01*\"&/v1/cluster/nodes/{node}/replace-store\x12u\n" +
 	"\rVerifyCluster\x12!.carillon.v1.VerifyClusterRequest\x1a\".carillon.v1.VerifyClusterResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/cluster/verifyBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
@@ -1866,7 +2054,7 @@ func file_carillon_v1_cluster_service_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_carillon_v1_cluster_service_proto_goTypes = []any{
 	(StoreState)(0),                // 0: carillon.v1.StoreState
 	(ControlRole)(0),               // 1: carillon.v1.ControlRole
@@ -1885,56 +2073,64 @@ var file_carillon_v1_cluster_service_proto_goTypes = []any{
 	(*UndrainNodeRequest)(nil),     // 14: carillon.v1.UndrainNodeRequest
 	(*RemoveNodeRequest)(nil),      // 15: carillon.v1.RemoveNodeRequest
 	(*ReplaceStoreRequest)(nil),    // 16: carillon.v1.ReplaceStoreRequest
-	(*NodeChange)(nil),             // 17: carillon.v1.NodeChange
-	(*VerifyClusterRequest)(nil),   // 18: carillon.v1.VerifyClusterRequest
-	(*VerifyClusterResponse)(nil),  // 19: carillon.v1.VerifyClusterResponse
-	(*ShardVerification)(nil),      // 20: carillon.v1.ShardVerification
-	(*ReplicaVerification)(nil),    // 21: carillon.v1.ReplicaVerification
-	(*Violation)(nil),              // 22: carillon.v1.Violation
-	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 24: google.protobuf.Duration
+	(*DrainNodeResponse)(nil),      // 17: carillon.v1.DrainNodeResponse
+	(*UndrainNodeResponse)(nil),    // 18: carillon.v1.UndrainNodeResponse
+	(*RemoveNodeResponse)(nil),     // 19: carillon.v1.RemoveNodeResponse
+	(*ReplaceStoreResponse)(nil),   // 20: carillon.v1.ReplaceStoreResponse
+	(*NodeChange)(nil),             // 21: carillon.v1.NodeChange
+	(*VerifyClusterRequest)(nil),   // 22: carillon.v1.VerifyClusterRequest
+	(*VerifyClusterResponse)(nil),  // 23: carillon.v1.VerifyClusterResponse
+	(*ShardVerification)(nil),      // 24: carillon.v1.ShardVerification
+	(*ReplicaVerification)(nil),    // 25: carillon.v1.ReplicaVerification
+	(*Violation)(nil),              // 26: carillon.v1.Violation
+	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 28: google.protobuf.Duration
 }
 var file_carillon_v1_cluster_service_proto_depIdxs = []int32{
 	5,  // 0: carillon.v1.GetClusterResponse.nodes:type_name -> carillon.v1.Node
 	6,  // 1: carillon.v1.GetClusterResponse.shards:type_name -> carillon.v1.Shard
 	8,  // 2: carillon.v1.GetClusterResponse.backlog:type_name -> carillon.v1.Backlog
 	9,  // 3: carillon.v1.GetClusterResponse.alarms:type_name -> carillon.v1.Alarm
-	23, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
-	23, // 5: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
+	27, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
+	27, // 5: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
 	0,  // 6: carillon.v1.Node.state:type_name -> carillon.v1.StoreState
-	23, // 7: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
+	27, // 7: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
 	1,  // 8: carillon.v1.Node.control_role:type_name -> carillon.v1.ControlRole
-	24, // 9: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
+	28, // 9: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
 	8,  // 10: carillon.v1.Shard.backlog:type_name -> carillon.v1.Backlog
 	7,  // 11: carillon.v1.Shard.members:type_name -> carillon.v1.Replica
-	23, // 12: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
-	23, // 13: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	27, // 12: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
+	27, // 13: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
 	12, // 14: carillon.v1.TransferLeaderResponse.transfers:type_name -> carillon.v1.LeaderTransfer
-	0,  // 15: carillon.v1.NodeChange.state:type_name -> carillon.v1.StoreState
-	2,  // 16: carillon.v1.VerifyClusterResponse.result:type_name -> carillon.v1.VerifyResult
-	20, // 17: carillon.v1.VerifyClusterResponse.shards:type_name -> carillon.v1.ShardVerification
-	2,  // 18: carillon.v1.ShardVerification.result:type_name -> carillon.v1.VerifyResult
-	21, // 19: carillon.v1.ShardVerification.replicas:type_name -> carillon.v1.ReplicaVerification
-	22, // 20: carillon.v1.ReplicaVerification.violations:type_name -> carillon.v1.Violation
-	3,  // 21: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
-	10, // 22: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
-	13, // 23: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
-	14, // 24: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
-	15, // 25: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
-	16, // 26: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
-	18, // 27: carillon.v1.ClusterService.VerifyCluster:input_type -> carillon.v1.VerifyClusterRequest
-	4,  // 28: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
-	11, // 29: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
-	17, // 30: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.NodeChange
-	17, // 31: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.NodeChange
-	17, // 32: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.NodeChange
-	17, // 33: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.NodeChange
-	19, // 34: carillon.v1.ClusterService.VerifyCluster:output_type -> carillon.v1.VerifyClusterResponse
-	28, // [28:35] is the sub-list for method output_type
-	21, // [21:28] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	21, // 15: carillon.v1.DrainNodeResponse.change:type_name -> carillon.v1.NodeChange
+	21, // 16: carillon.v1.UndrainNodeResponse.change:type_name -> carillon.v1.NodeChange
+	21, // 17: carillon.v1.RemoveNodeResponse.change:type_name -> carillon.v1.NodeChange
+	21, // 18: carillon.v1.ReplaceStoreResponse.change:type_name -> carillon.v1.NodeChange
+	0,  // 19: carillon.v1.NodeChange.state:type_name -> carillon.v1.StoreState
+	2,  // 20: carillon.v1.VerifyClusterResponse.result:type_name -> carillon.v1.VerifyResult
+	24, // 21: carillon.v1.VerifyClusterResponse.shards:type_name -> carillon.v1.ShardVerification
+	2,  // 22: carillon.v1.ShardVerification.result:type_name -> carillon.v1.VerifyResult
+	25, // 23: carillon.v1.ShardVerification.replicas:type_name -> carillon.v1.ReplicaVerification
+	26, // 24: carillon.v1.ReplicaVerification.violations:type_name -> carillon.v1.Violation
+	3,  // 25: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
+	10, // 26: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
+	13, // 27: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
+	14, // 28: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
+	15, // 29: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
+	16, // 30: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
+	22, // 31: carillon.v1.ClusterService.VerifyCluster:input_type -> carillon.v1.VerifyClusterRequest
+	4,  // 32: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
+	11, // 33: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
+	17, // 34: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.DrainNodeResponse
+	18, // 35: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.UndrainNodeResponse
+	19, // 36: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.RemoveNodeResponse
+	20, // 37: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.ReplaceStoreResponse
+	23, // 38: carillon.v1.ClusterService.VerifyCluster:output_type -> carillon.v1.VerifyClusterResponse
+	32, // [32:39] is the sub-list for method output_type
+	25, // [25:32] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_cluster_service_proto_init() }
@@ -1949,7 +2145,7 @@ func file_carillon_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_cluster_service_proto_rawDesc), len(file_carillon_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   20,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

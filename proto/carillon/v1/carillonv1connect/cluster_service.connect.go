@@ -68,20 +68,20 @@ type ClusterServiceClient interface {
 	// DrainNode makes a node one that gets no replicas and no leaderships any more, and moves those it has to others as far as
 	// there are others. It returns how far that is: call it again until done is set. Fails with not_found, or
 	// failed_precondition if there is no other node that could take anything.
-	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error)
 	// UndrainNode ends a drain: the node gets replicas and leaderships again. Fails with not_found, or failed_precondition if
 	// the node's store was declared gone.
-	UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.UndrainNodeResponse], error)
 	// RemoveNode takes a node out of the cluster for good: its store is declared gone, its vote in the control plane ends, its
 	// replicas are made on other nodes where there is room. It returns how far that is: call it again until done is set. Fails
 	// with not_found, or failed_precondition for a node that lives and is not drained, for the node that is called, and where
 	// a shard or the control plane would be left without a majority.
-	RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.RemoveNodeResponse], error)
 	// ReplaceStore declares a node's store lost for good, at once instead of after five minutes of silence, so that its replicas
 	// are made on other nodes where there is room. The store may not come back; its node may, with an empty data directory. It
 	// returns how far that is: call it again until done is set. Fails with not_found, or failed_precondition for a store that
 	// lives, and where a shard would be left without a majority.
-	ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error)
+	ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.ReplaceStoreResponse], error)
 	// VerifyCluster has every replica of each shard look at its rows as one and the same entry of the shard's log leaves them,
 	// compares what they found, and checks what must hold of the state. It changes nothing, and what is wrong is an answer, not
 	// an error. A shard with millions of rows takes minutes: ask for a few at a time. Fails with not_found if there is no such
@@ -112,25 +112,25 @@ func NewClusterServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(clusterServiceMethods.ByName("TransferLeader")),
 			connect.WithClientOptions(opts...),
 		),
-		drainNode: connect.NewClient[v1.DrainNodeRequest, v1.NodeChange](
+		drainNode: connect.NewClient[v1.DrainNodeRequest, v1.DrainNodeResponse](
 			httpClient,
 			baseURL+ClusterServiceDrainNodeProcedure,
 			connect.WithSchema(clusterServiceMethods.ByName("DrainNode")),
 			connect.WithClientOptions(opts...),
 		),
-		undrainNode: connect.NewClient[v1.UndrainNodeRequest, v1.NodeChange](
+		undrainNode: connect.NewClient[v1.UndrainNodeRequest, v1.UndrainNodeResponse](
 			httpClient,
 			baseURL+ClusterServiceUndrainNodeProcedure,
 			connect.WithSchema(clusterServiceMethods.ByName("UndrainNode")),
 			connect.WithClientOptions(opts...),
 		),
-		removeNode: connect.NewClient[v1.RemoveNodeRequest, v1.NodeChange](
+		removeNode: connect.NewClient[v1.RemoveNodeRequest, v1.RemoveNodeResponse](
 			httpClient,
 			baseURL+ClusterServiceRemoveNodeProcedure,
 			connect.WithSchema(clusterServiceMethods.ByName("RemoveNode")),
 			connect.WithClientOptions(opts...),
 		),
-		replaceStore: connect.NewClient[v1.ReplaceStoreRequest, v1.NodeChange](
+		replaceStore: connect.NewClient[v1.ReplaceStoreRequest, v1.ReplaceStoreResponse](
 			httpClient,
 			baseURL+ClusterServiceReplaceStoreProcedure,
 			connect.WithSchema(clusterServiceMethods.ByName("ReplaceStore")),
@@ -149,10 +149,10 @@ func NewClusterServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 type clusterServiceClient struct {
 	getCluster     *connect.Client[v1.GetClusterRequest, v1.GetClusterResponse]
 	transferLeader *connect.Client[v1.TransferLeaderRequest, v1.TransferLeaderResponse]
-	drainNode      *connect.Client[v1.DrainNodeRequest, v1.NodeChange]
-	undrainNode    *connect.Client[v1.UndrainNodeRequest, v1.NodeChange]
-	removeNode     *connect.Client[v1.RemoveNodeRequest, v1.NodeChange]
-	replaceStore   *connect.Client[v1.ReplaceStoreRequest, v1.NodeChange]
+	drainNode      *connect.Client[v1.DrainNodeRequest, v1.DrainNodeResponse]
+	undrainNode    *connect.Client[v1.UndrainNodeRequest, v1.UndrainNodeResponse]
+	removeNode     *connect.Client[v1.RemoveNodeRequest, v1.RemoveNodeResponse]
+	replaceStore   *connect.Client[v1.ReplaceStoreRequest, v1.ReplaceStoreResponse]
 	verifyCluster  *connect.Client[v1.VerifyClusterRequest, v1.VerifyClusterResponse]
 }
 
@@ -167,22 +167,22 @@ func (c *clusterServiceClient) TransferLeader(ctx context.Context, req *connect.
 }
 
 // DrainNode calls carillon.v1.ClusterService.DrainNode.
-func (c *clusterServiceClient) DrainNode(ctx context.Context, req *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+func (c *clusterServiceClient) DrainNode(ctx context.Context, req *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error) {
 	return c.drainNode.CallUnary(ctx, req)
 }
 
 // UndrainNode calls carillon.v1.ClusterService.UndrainNode.
-func (c *clusterServiceClient) UndrainNode(ctx context.Context, req *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+func (c *clusterServiceClient) UndrainNode(ctx context.Context, req *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.UndrainNodeResponse], error) {
 	return c.undrainNode.CallUnary(ctx, req)
 }
 
 // RemoveNode calls carillon.v1.ClusterService.RemoveNode.
-func (c *clusterServiceClient) RemoveNode(ctx context.Context, req *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+func (c *clusterServiceClient) RemoveNode(ctx context.Context, req *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.RemoveNodeResponse], error) {
 	return c.removeNode.CallUnary(ctx, req)
 }
 
 // ReplaceStore calls carillon.v1.ClusterService.ReplaceStore.
-func (c *clusterServiceClient) ReplaceStore(ctx context.Context, req *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error) {
+func (c *clusterServiceClient) ReplaceStore(ctx context.Context, req *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.ReplaceStoreResponse], error) {
 	return c.replaceStore.CallUnary(ctx, req)
 }
 
@@ -203,20 +203,20 @@ type ClusterServiceHandler interface {
 	// DrainNode makes a node one that gets no replicas and no leaderships any more, and moves those it has to others as far as
 	// there are others. It returns how far that is: call it again until done is set. Fails with not_found, or
 	// failed_precondition if there is no other node that could take anything.
-	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error)
 	// UndrainNode ends a drain: the node gets replicas and leaderships again. Fails with not_found, or failed_precondition if
 	// the node's store was declared gone.
-	UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.UndrainNodeResponse], error)
 	// RemoveNode takes a node out of the cluster for good: its store is declared gone, its vote in the control plane ends, its
 	// replicas are made on other nodes where there is room. It returns how far that is: call it again until done is set. Fails
 	// with not_found, or failed_precondition for a node that lives and is not drained, for the node that is called, and where
 	// a shard or the control plane would be left without a majority.
-	RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.NodeChange], error)
+	RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.RemoveNodeResponse], error)
 	// ReplaceStore declares a node's store lost for good, at once instead of after five minutes of silence, so that its replicas
 	// are made on other nodes where there is room. The store may not come back; its node may, with an empty data directory. It
 	// returns how far that is: call it again until done is set. Fails with not_found, or failed_precondition for a store that
 	// lives, and where a shard would be left without a majority.
-	ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error)
+	ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.ReplaceStoreResponse], error)
 	// VerifyCluster has every replica of each shard look at its rows as one and the same entry of the shard's log leaves them,
 	// compares what they found, and checks what must hold of the state. It changes nothing, and what is wrong is an answer, not
 	// an error. A shard with millions of rows takes minutes: ask for a few at a time. Fails with not_found if there is no such
@@ -306,19 +306,19 @@ func (UnimplementedClusterServiceHandler) TransferLeader(context.Context, *conne
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.TransferLeader is not implemented"))
 }
 
-func (UnimplementedClusterServiceHandler) DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+func (UnimplementedClusterServiceHandler) DrainNode(context.Context, *connect.Request[v1.DrainNodeRequest]) (*connect.Response[v1.DrainNodeResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.DrainNode is not implemented"))
 }
 
-func (UnimplementedClusterServiceHandler) UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+func (UnimplementedClusterServiceHandler) UndrainNode(context.Context, *connect.Request[v1.UndrainNodeRequest]) (*connect.Response[v1.UndrainNodeResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.UndrainNode is not implemented"))
 }
 
-func (UnimplementedClusterServiceHandler) RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.NodeChange], error) {
+func (UnimplementedClusterServiceHandler) RemoveNode(context.Context, *connect.Request[v1.RemoveNodeRequest]) (*connect.Response[v1.RemoveNodeResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.RemoveNode is not implemented"))
 }
 
-func (UnimplementedClusterServiceHandler) ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.NodeChange], error) {
+func (UnimplementedClusterServiceHandler) ReplaceStore(context.Context, *connect.Request[v1.ReplaceStoreRequest]) (*connect.Response[v1.ReplaceStoreResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.ReplaceStore is not implemented"))
 }
 

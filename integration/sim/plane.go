@@ -35,8 +35,7 @@ type plane struct {
 	version uint64
 	// since is when each store became as it is, live or not.
 	since map[string]standing
-	// term is the controller's, officer whose.
-	term    *control.Term
+	// officer is the store that is the controller.
 	officer string
 	// ids remembers which replica ids were on a store, for the fault ReusedReplicaID.
 	ids map[string]uint64

@@ -3,6 +3,7 @@ package store_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -211,11 +212,47 @@ func TestTheMemoryTwinLosesExactlyWhatItIsToldTo(t *testing.T) {
 	}
 }
 
-// cloneable keeps ReuseForWrite apart from CrashClone: it takes the file system's read lock twice, and waits for ever if a
-// clone asks for the write lock in between.
+// cloneable keeps what changes directories apart from CrashClone: the file system takes its locks in one order for these
+// and in another for the rest, so that with a clone's write lock in between they wait for one another for ever.
 type cloneable struct {
 	*vfs.MemFS
 	cloning *sync.Mutex
+}
+
+func (c *cloneable) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	c.cloning.Lock()
+	defer c.cloning.Unlock()
+	return c.MemFS.Create(name, category)
+}
+
+func (c *cloneable) Link(oldname, newname string) error {
+	c.cloning.Lock()
+	defer c.cloning.Unlock()
+	return c.MemFS.Link(oldname, newname)
+}
+
+func (c *cloneable) Remove(name string) error {
+	c.cloning.Lock()
+	defer c.cloning.Unlock()
+	return c.MemFS.Remove(name)
+}
+
+func (c *cloneable) RemoveAll(name string) error {
+	c.cloning.Lock()
+	defer c.cloning.Unlock()
+	return c.MemFS.RemoveAll(name)
+}
+
+func (c *cloneable) Rename(oldname, newname string) error {
+	c.cloning.Lock()
+	defer c.cloning.Unlock()
+	return c.MemFS.Rename(oldname, newname)
+}
+
+func (c *cloneable) MkdirAll(name string, perm os.FileMode) error {
+	c.cloning.Lock()
+	defer c.cloning.Unlock()
+	return c.MemFS.MkdirAll(name, perm)
 }
 
 func (c *cloneable) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {

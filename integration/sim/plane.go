@@ -148,12 +148,11 @@ func (p *plane) heartbeat(c *cluster) {
 		s := p.seats[store]
 		n := c.byStore(store)
 		switch {
-		case !s.registered:
-		case n != nil && n.live() && !p.cut[n.name]:
+		case s.registered && n != nil && n.live() && !p.cut[n.name]:
 			s.plane.Beat()
 			s.renewed = c.now
-		case c.now-s.renewed > s.ttl:
-			if s.ttl > 3*second {
+		case c.now-s.renewed > s.ttl: // also of one that does not know that it got one, because the answer was lost
+			if s.registered && s.ttl > 3*second {
 				c.count(LapsedLate)
 			}
 			s.plane.Lapse()

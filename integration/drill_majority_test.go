@@ -79,7 +79,19 @@ func votingFleet(t *testing.T) *fleet {
 	t.Helper()
 	f, sockets := etcdFleet(t, "--shards", "2")
 	f.nodes[0].awaitStatus(20*time.Second, "three voters everywhere", whole)
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + sockets[0]}, DialTimeout: 5 * time.Second})
+	// Each of them has to have it on its disk: while only the first knows that the third has a vote, the loss of the first
+	// leaves two that do not know that they are a majority.
+	for _, socket := range sockets {
+		awaitVoters(t, socket)
+	}
+	pause(t, 500*time.Millisecond)
+	return f
+}
+
+// awaitVoters waits until an etcd member knows of three voters.
+func awaitVoters(t *testing.T, socket string) {
+	t.Helper()
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + socket}, DialTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +104,6 @@ func votingFleet(t *testing.T) *fleet {
 	if err := etcd.Close(); err != nil {
 		t.Error(err)
 	}
-	return f
 }
 
 // etcdLeader is the node whose etcd leads the others.

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -154,15 +155,32 @@ func (s *server) waitReady(limit time.Duration) error {
 	}
 }
 
+// nextPort is where freeAddr looks next: below the ports that the system gives to connections going out, one of which could
+// otherwise have a server's port while that is down.
+var nextPort atomic.Uint32
+
+const lowestPort, highestPort = 15000, 31999
+
 // freeAddr is a loopback address that was free a moment ago; the server keeps it over its restarts.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	nextPort.CompareAndSwap(0, lowestPort+rand.Uint32N(highestPort-lowestPort))
+	for range highestPort - lowestPort {
+		port := nextPort.Add(1)
+		if port > highestPort {
+			nextPort.CompareAndSwap(port, lowestPort)
+			continue
+		}
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		if l, err := net.Listen("tcp", addr); err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 func newHTTPClient() *http.Client {

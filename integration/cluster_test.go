@@ -277,7 +277,10 @@ func (k *ticker) finish() {
 	for i := range k.jobs {
 		ending := every(tickEvery, k.first(i))
 		ending.GetEvery().End = timestamppb.New(end)
-		k.f.nodes[0].update(fmt.Sprint("tick-", i), &carillonv1.JobPatch{Schedule: ending})
+		patch := &carillonv1.UpdateJobRequest{Id: fmt.Sprint("tick-", i), Job: &carillonv1.JobPatch{Schedule: ending}}
+		if _, err := insist(k.f.t.Context(), unaryOf(k.f.nodes[0].jobs().UpdateJob, patch)); err != nil {
+			k.f.t.Fatal(err)
+		}
 	}
 	pauseUntil(k.f.t, end.Add(tickEvery/2))
 	k.f.nodes[0].awaitStatus(30*time.Second, "everything is run", func(c *carillonv1.GetClusterResponse) bool {

@@ -3,7 +3,10 @@ package integration
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -161,6 +164,17 @@ func (d *drill) signal(s *server, sig syscall.Signal) {
 	if err := s.cmd.Process.Signal(sig); err != nil {
 		d.t.Fatal(err)
 	}
+	if sig != syscall.SIGSTOP {
+		return
+	}
+	// Its threads stop one after the other, a moment later: what is asked of it until then may still be done.
+	await(d.t, 10*time.Second, "every thread of the process stands still", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(file string) bool {
+			stat, err := os.ReadFile(file)
+			return err == nil && !strings.Contains(string(stat), ") T ")
+		})
+	})
 }
 
 // Random nodes are killed under mixed load, never a second one before the cluster shows all replicas where they belong:

@@ -278,7 +278,10 @@ func (k *ticker) finish() {
 		ending := every(tickEvery, k.first(i))
 		ending.GetEvery().End = timestamppb.New(end)
 		patch := &carillonv1.UpdateJobRequest{Id: fmt.Sprint("tick-", i), Job: &carillonv1.JobPatch{Schedule: ending}}
-		if _, err := insist(k.f.t.Context(), unaryOf(k.f.nodes[0].jobs().UpdateJob, patch)); err != nil {
+		ctx, cancel := context.WithTimeout(k.f.t.Context(), 30*time.Second)
+		_, err := insist(ctx, unaryOf(k.f.nodes[0].jobs().UpdateJob, patch))
+		cancel()
+		if err != nil {
 			k.f.t.Fatal(err)
 		}
 	}

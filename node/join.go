@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/carillon-scheduler/carillon/node/control"
+	"golang.org/x/sync/errgroup"
 
 	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
 )
@@ -78,16 +79,14 @@ func (n *Node) askPeers(ctx context.Context) verdict {
 		peers = append(peers, Peer{Addr: addr})
 	}
 	answers := make([]answer, len(peers))
-	done := make(chan int, len(peers))
+	group := new(errgroup.Group)
 	for i, p := range peers {
-		go func() { // ends with its timeout
+		group.Go(func() error {
 			answers[i] = n.askPeer(ctx, p)
-			done <- i
-		}()
+			return nil
+		})
 	}
-	for range peers {
-		<-done
-	}
+	_ = group.Wait() // an error is an answer
 	if len(n.cfg.Join) > 0 {
 		return decideJoin(answers)
 	}

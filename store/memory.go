@@ -8,7 +8,8 @@ import (
 )
 
 // Memory is an Engine without a disk, the deterministic twin of Pebble for tests and simulation. It keeps the image of
-// the rows after each commit that no sync has covered yet, so that Crash can return any of them. It has no goroutine.
+// the rows after each commit that no sync has covered yet, so that Crash can return any of them. It has no goroutine. What its
+// methods do is said at Engine.
 type Memory struct {
 	mu sync.Mutex
 	// visible is the newest image, synced what surely survives, unsynced the images of the commits after it, oldest first.

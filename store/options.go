@@ -44,9 +44,14 @@ const (
 	memTablesWaiting = 3
 	bloomBitsPerKey  = 10
 	maxOpenFiles     = 1000
-	// l0Start sublevels start a compaction, l0Stop stop all writes; node/replica holds proposals back in between.
+	// l0Start sublevels start a compaction, l0Stop stop all writes. Pressure grows from l0Held on to l0Full, at which
+	// node/replica takes in no new work any more.
 	l0Start = 4
+	l0Held  = 12
+	l0Full  = 20
 	l0Stop  = 24
+	// lastMemTablePressure is the pressure when the memtable that fills is the last one before writes stop.
+	lastMemTablePressure = 75
 	// levelBaseBytes is how much the first level below L0 holds.
 	levelBaseBytes = 256 << 20
 	bytesPerSync   = 1 << 20

@@ -16,7 +16,8 @@ import (
 // ErrInUse is what OpenPebble answers when another engine, of this process or of another, has the directory.
 var ErrInUse = errors.New("directory is in use by another process")
 
-// Pebble is the Engine on disk: log and state of all shards of a node in one Pebble, one write-ahead log, one fsync.
+// Pebble is the Engine on disk: log and state of all shards of a node in one Pebble, one write-ahead log, one fsync. What its
+// methods do is said at Engine.
 type Pebble struct {
 	db *pebble.DB
 	// held is closed after db: the directory's lock, and the watch over a file system of the machine.
@@ -24,6 +25,8 @@ type Pebble struct {
 	// failure is the first error, for good. It is ErrClosed after Close.
 	failure atomic.Pointer[error]
 	onFatal func(error)
+	// memTableBytes is the size of a memtable that has come to its full size.
+	memTableBytes uint64
 
 	gets, iters, stalls, imports, installs atomic.Uint64
 
@@ -42,7 +45,7 @@ func OpenPebble(dir string, options Options) (*Pebble, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", dir, err)
 	}
-	p := &Pebble{onFatal: options.OnFatal, importFileBytes: importFileBytes}
+	p := &Pebble{onFatal: options.OnFatal, memTableBytes: options.MemTableBytes, importFileBytes: importFileBytes}
 	if err := p.open(dir, options.pebbleOptions(p)); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", dir, err), p.release())
 	}
@@ -226,11 +229,21 @@ func (p *Pebble) Metrics() Metrics {
 		L0Sublevels:    int(m.Levels[0].Sublevels),
 		CompactionDebt: m.Compact.EstimatedDebt,
 		MemTableBytes:  m.MemTable.Size,
+		Pressure:       pressure(int(m.Levels[0].Sublevels), m.MemTable.Size, p.memTableBytes),
 		CacheBytes:     m.BlockCache.Size,
 		WriteStalls:    p.stalls.Load(),
 		Imports:        p.imports.Load(),
 		Installs:       p.installs.Load(),
 	}
+}
+
+// pressure is Metrics.Pressure. A memtable is filled while another one is flushed as a matter of course.
+func pressure(sublevels int, unflushed, memTableBytes uint64) int {
+	behind := 0
+	if unflushed >= memTablesWaiting*memTableBytes {
+		behind = lastMemTablePressure
+	}
+	return min(100, max(behind, (sublevels-l0Held)*100/(l0Full-l0Held)))
 }
 
 // Close ends the engine; nothing may use it, or is using it. It reports iterators that were left open.

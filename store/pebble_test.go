@@ -34,3 +34,21 @@ func TestDiskBytesGrowsWithFlushedRows(t *testing.T) {
 		t.Errorf("the rows take %d bytes, an empty span %d", mine, others)
 	}
 }
+
+// New work is held back before the engine would stop all writes, and not while it keeps up.
+func TestPressure(t *testing.T) {
+	const table = 48 << 20
+	for _, at := range []struct {
+		sublevels int
+		unflushed uint64
+		want      int
+	}{
+		{0, table, 0}, {l0Start, 2 * table, 0}, {l0Held, 2 * table, 0}, {l0Held + 1, table, 12}, {(l0Held + l0Full) / 2, table, 50},
+		{l0Full, table, 100}, {l0Stop, table, 100}, {0, memTablesWaiting * table, lastMemTablePressure},
+		{l0Full, memTablesWaiting * table, 100},
+	} {
+		if got := pressure(at.sublevels, at.unflushed, table); got != at.want {
+			t.Errorf("%d sublevels, %d bytes unflushed: %d, must be %d", at.sublevels, at.unflushed, got, at.want)
+		}
+	}
+}

@@ -64,6 +64,7 @@ func (s *Shard) Scan(start, end []byte, fn func(key, value []byte) bool) {
 	if it == nil {
 		return
 	}
+	defer s.committed.closeIterator(it) // as in Reader.Scan
 	// A scan inside fn finds scratch taken and makes its own.
 	scratch := s.scratch
 	s.scratch = nil
@@ -71,7 +72,6 @@ func (s *Shard) Scan(start, end []byte, fn func(key, value []byte) bool) {
 	s.merge(it, written, s.overlay.spans, fn)
 	clear(written)
 	s.scratch = written[:0]
-	s.committed.closeIterator(it)
 }
 
 // merge walks the committed rows and the written ones, which replace them, side by side.
@@ -184,6 +184,9 @@ func (s *Shard) Forget() {
 	s.overlay.reset()
 	s.cache.forget(s.cached)
 }
+
+// Release gives back what the shard takes of the cache it shares: it is not used any more.
+func (s *Shard) Release() { s.cache.forget(s.cached) }
 
 // Err returns the first I/O error, for good: what was computed after it must be thrown away.
 func (s *Shard) Err() error {

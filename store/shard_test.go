@@ -250,6 +250,26 @@ func TestTheCacheKeepsItsBudgetAndWhatIsUsed(t *testing.T) {
 	}
 }
 
+// A shard that goes leaves the cache to the others, whatever its turn has come to.
+func TestAReleasedShardLeavesTheCache(t *testing.T) {
+	engine, cache := store.OpenMemory(), store.NewCache(1<<20)
+	stays, goes := store.NewShard(engine, 7, cache), store.NewShard(engine, 8, cache)
+	set(stays, "a", "kept")
+	set(goes, "a", "dropped")
+	commit(t, engine, stays, goes)
+	set(goes, "b", "never committed")
+	if err := goes.Flush(engine.NewBatch()); err != nil {
+		t.Fatal(err)
+	}
+	goes.Release()
+	if cache.Len() != 1 {
+		t.Errorf("the cache holds %d rows", cache.Len())
+	}
+	if value, ok := stays.Get([]byte("a")); !ok || string(value) != "kept" || stays.Counters().CacheHits != 1 {
+		t.Errorf("got %q, %v, %+v", value, ok, stays.Counters())
+	}
+}
+
 func TestAReadErrorVoidsTheTurn(t *testing.T) {
 	engine := store.OpenMemory()
 	shard := store.NewShard(engine, 1, store.NewCache(0))

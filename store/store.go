@@ -36,7 +36,8 @@ type Engine interface {
 	NewSnapshot() (Snapshot, error)
 	NewBatch() Batch
 	// Commit applies b; it is visible when Commit returns and, with sync, durable when wait returns nil. wait is nil
-	// without sync. Waits must be called in commit order, from any one goroutine. b must not be used afterwards.
+	// without sync. It is called once, from any goroutine; the waits for one goroutine's commits are called in their order,
+	// those of different goroutines in any. b must not be used afterwards.
 	Commit(b Batch, sync bool) (wait func() error, err error)
 	// NewImport begins to collect the rows that are to replace those in [start, end), both of which must be given.
 	NewImport(start, end []byte) (Import, error)
@@ -59,11 +60,9 @@ type Batch interface {
 	Len() int
 }
 
-// Iterator walks rows in key order. It stands nowhere until First or SeekGE; both keep to its bounds. Key and Value are
-// valid until the next move.
+// Iterator walks rows in key order. It stands nowhere until First. Key and Value are valid until the next move.
 type Iterator interface {
 	First() bool
-	SeekGE(key []byte) bool
 	Next() bool
 	Valid() bool
 	Key() []byte
@@ -82,9 +81,11 @@ type Metrics struct {
 	CompactionDebt uint64
 	MemTableBytes  uint64
 	CacheBytes     int64
+	// Pressure says, in percent, how much of the new work should be held back so that flushes and compactions keep up with
+	// writes: none at 0, all of it at 100. Beyond that the engine holds all writes back by itself.
+	Pressure int
 	// WriteStalls is how often writes were held back because flushes or compactions could not keep up.
 	WriteStalls uint64
 	// Imports that were begun, Installs that were done.
 	Imports, Installs uint64
-	// SyncNanos and TurnNanos histograms belong to node/replica.
 }

@@ -105,15 +105,10 @@ type treapIter struct {
 	path       []*node
 }
 
-func (i *treapIter) First() bool { return i.SeekGE(i.start) }
-
-func (i *treapIter) SeekGE(key []byte) bool {
-	if bytes.Compare(key, i.start) < 0 {
-		key = i.start
-	}
+func (i *treapIter) First() bool {
 	i.path = i.path[:0]
 	for n := i.root; n != nil; {
-		if bytes.Compare(n.key, key) < 0 {
+		if bytes.Compare(n.key, i.start) < 0 {
 			n = n.right
 			continue
 		}

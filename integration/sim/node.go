@@ -305,8 +305,7 @@ func (n *node) acquire(shard uint32, term uint64) {
 	defer n.poke()
 	grants, err := n.c.plane.acquire(n, control.LeaderClaim{Shard: shard, Epoch: term})
 	switch {
-	case err != nil:
-		n.core.LeaseUnavailable(shard, term)
+	case err != nil: // nobody tells the replica, which asks again
 	case grants.Held:
 		n.core.LeaseHeld(shard, term)
 	default:

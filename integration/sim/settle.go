@@ -11,7 +11,8 @@ import (
 )
 
 // Bounds of L1: how long after the end of the trouble every shard is served, nothing is due for longer than dueWithin, and
-// everything has come to its end.
+// everything has come to its end. L1 wants shards served within 3 s; here a cluster may have lost all but two voters of three
+// just before, which then split their votes, more than once (docs/simulation.md).
 const (
 	ledWithin   = 10 * second
 	dueWithin   = 5 * second

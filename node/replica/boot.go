@@ -41,9 +41,6 @@ func (s *ReplicaState) Applied() uint64 { return s.applied.index }
 // Conf is the group's configuration as applied; empty: the replica waits for a snapshot.
 func (s *ReplicaState) Conf() Conf { return confOf(s.conf) }
 
-// Voters are the ids of the group's voting replicas.
-func (s *ReplicaState) Voters() []uint64 { return slices.Clone(s.conf.Voters) }
-
 // Bootstrap writes the initial rows of new replicas and returns when they are durable. A shard that already stands on this
 // store is an error, and then nothing is written.
 func Bootstrap(engine store.Engine, seeds []Seed) error {
@@ -60,7 +57,7 @@ func Bootstrap(engine store.Engine, seeds []Seed) error {
 			return fmt.Errorf("bootstrap shard %d: it already stands on this store", s.Shard)
 		}
 		conf := &raftpb.ConfState{Voters: slices.Clone(s.Voters)}
-		b.Set(rowKey(s.Shard, fsm.KindConfState), encodeIdentity(identity{id: s.ID, conf: conf}))
+		b.Set(rowKey(s.Shard, fsm.KindConfState), encodeIdentity(identity{id: s.ID, conf: conf, gen: 1}))
 		b.Set(rowKey(s.Shard, fsm.KindHardState), encodeHardState(hardState{term: groupStart.term}))
 		b.Set(rowKey(s.Shard, fsm.KindApplied), encodeApplied(appliedState{position: groupStart}))
 		b.Set(rowKey(s.Shard, fsm.KindTruncated), encodePosition(groupStart))

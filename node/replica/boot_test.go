@@ -19,7 +19,7 @@ func TestBootstrapWritesAGroupsFirstState(t *testing.T) {
 	if err != nil || !ok {
 		t.Fatalf("load: %v, %v", ok, err)
 	}
-	if s.ID != 2 || s.Applied() != 10 || s.hard != (hardState{term: 5, commit: 10}) || len(s.Voters()) != 3 {
+	if s.ID != 2 || s.Applied() != 10 || s.hard != (hardState{term: 5, commit: 10}) || len(s.conf.Voters) != 3 {
 		t.Fatalf("got %+v", s)
 	}
 	if err := Bootstrap(engine, []Seed{{Shard: 5, ID: 1, Voters: []uint64{1}}, seed}); err == nil {

@@ -67,11 +67,11 @@ type Config struct {
 	QueueCommands   int
 	QueueBytes      int
 	StoreQueueBytes int
+	// LogBytes is how much log all shards together keep before the largest is truncated, up to what is applied.
+	LogBytes uint64
 	// LogTailBytes is how much log all shards together keep of what is known to be on every replica: the less, the more of
 	// it is gone before it is flushed. 0: LogBytes.
 	LogTailBytes uint64
-	// LogBytes is how much log all shards together keep before the largest is truncated, up to what is applied.
-	LogBytes uint64
 	// LogCacheBytes bounds the entries kept in memory for peers that catch up, all shards together.
 	LogCacheBytes uint64
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/carillon-scheduler/carillon/store"
@@ -33,6 +34,8 @@ type Core struct {
 	acceptedMS int64
 	// freshShare is how many bytes of new work a shard's entry may take in this turn.
 	freshShare int
+	// freshRoom is how many bytes of it may still be taken in, all shards together, until SetPressure is called again.
+	freshRoom int
 	// queuedBytes is the size of the commands in all queues.
 	queuedBytes int
 	counters    Counters
@@ -79,7 +82,7 @@ func New(cfg Config, engine store.Engine, replicas []ReplicaState) (*Core, error
 	}
 	c := &Core{
 		cfg: cfg.withDefaults(), engine: engine, byID: make(map[uint32]*replica, len(replicas)),
-		suspects: make(map[string]bool), installs: make(map[uint32]bool),
+		suspects: make(map[string]bool), installs: make(map[uint32]bool), freshRoom: math.MaxInt,
 	}
 	if _, err := rand.Read(c.nonce[:]); err != nil {
 		return nil, fmt.Errorf("open replicas: %w", err)
@@ -154,9 +157,8 @@ func (c *Core) ReadIndex(shard uint32, done func(error)) {
 	}
 }
 
-// Step takes in a message of a peer. What is not for a replica here, or what this version cannot use, is dropped, as if the
-// network had.
-// from is the store it came from.
+// Step takes in a message of a peer on the store from. What is not for a replica here, or what this version cannot use, is
+// dropped, as if the network had.
 func (c *Core) Step(from string, m PeerMessage) {
 	defer c.noteStorageError()
 	r := c.byID[m.Shard]
@@ -228,14 +230,6 @@ func (c *Core) Tick() {
 // NeedsTick says whether any replica waits for time to pass. A store whose groups have one voter each, all established,
 // does not.
 func (c *Core) NeedsTick() bool { return slices.ContainsFunc(c.all, (*replica).needsTick) }
-
-// Campaign makes the shard's replica stand for election, unless it leads already.
-func (c *Core) Campaign(shard uint32) {
-	if r := c.byID[shard]; r != nil {
-		r.campaign()
-		c.touch(r)
-	}
-}
 
 // TransferLeader hands the leadership to replica id of the shard, if that is a voter and its store not suspect. Commands wait
 // until it has happened, or an election timeout has passed without.
@@ -325,7 +319,7 @@ func (c *Core) shareTurn(work []*replica) {
 	if c.nowMS-c.acceptedMS > quietMS {
 		bytes = freshOnlyTurnBytes
 	}
-	c.freshShare = bytes / max(1, shards)
+	c.freshShare = min(bytes, c.freshRoom) / max(1, shards)
 }
 
 // recoverStorageError turns the engine's error that raft panicked with back into an error.

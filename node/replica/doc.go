@@ -4,7 +4,7 @@
 // method calls, and does everything that came of them in one Turn, whose writes are one batch of the engine with at most
 // one sync. It reads no clock and starts no goroutine, so that a simulation can drive it through every order of events.
 // Host is the runner: it owns the goroutine that feeds Core, the one that waits for syncs, the one that installs snapshots,
-// the clock ticks, and the mailbox other goroutines write to.
+// the one that asks the engine how it keeps up, the clock ticks, and the mailbox other goroutines write to.
 //
 // What a group is to be is told by the control plane (Want); its leader takes it there, by changes of the configuration that
 // are entries of its log. Replicas come (CreateLearner, Add) and go (Remove) at run time. A replica whose leader has no

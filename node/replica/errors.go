@@ -28,6 +28,7 @@ type NotLeaderError struct {
 	Store string
 }
 
+// Error names the leader's store, if it is known.
 func (e *NotLeaderError) Error() string {
 	if e.Store == "" {
 		return fmt.Sprintf("shard %d has no leader known here at term %d", e.Shard, e.Term)

@@ -18,8 +18,8 @@ import (
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
-// LeaseKeeper records leaderships in the control plane. Its methods must not block; it answers through the Host's LeaseHeld,
-// LeaseUnavailable and HigherEpoch. Acquire may be called again for the same term.
+// LeaseKeeper records leaderships in the control plane. Its methods must not block; it answers through the Host's LeaseHeld
+// and HigherEpoch. Acquire may be called again for the same term.
 type LeaseKeeper interface {
 	Acquire(shard uint32, term uint64)
 	Release(shard uint32)
@@ -71,6 +71,8 @@ type Host struct {
 	durable chan synced
 	// imports are received snapshots to be installed or aborted.
 	imports chan importJob
+	// turned has a token when there has been a turn since the engine was last asked how it keeps up.
+	turned chan struct{}
 	// syncing is since when a sync is awaited, counted from began on the monotonic clock; 0: none is.
 	syncing atomic.Int64
 	began   time.Time
@@ -104,7 +106,7 @@ func NewHost(cfg HostConfig, engine store.Engine, replicas []ReplicaState) (*Hos
 	h := &Host{
 		cfg: cfg, core: core, mail: newMailbox(), statuses: make(map[uint32]Status, len(core.all)),
 		syncs: make(chan Turn, maxTurnsInFlight), durable: make(chan synced, maxTurnsInFlight),
-		imports: make(chan importJob, maxImportJobs), began: time.Now(),
+		imports: make(chan importJob, maxImportJobs), turned: make(chan struct{}, 1), began: time.Now(),
 	}
 	for _, r := range core.all {
 		h.statuses[r.shard] = core.statusOf(r)
@@ -113,26 +115,26 @@ func NewHost(cfg HostConfig, engine store.Engine, replicas []ReplicaState) (*Hos
 }
 
 // Propose puts cmd, which must not be changed any more, into the shard's log. done is called exactly once with what came of
-// it, on the loop's goroutine, which it must not block; after Run has ended, on the caller's.
+// it, on the loop's goroutine, which it must not block; before Propose returns, on the caller's, where too much waits for
+// the loop already (ErrOverloaded) or Run has ended.
 func (h *Host) Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Result, error)) {
-	p := Proposal{Shard: shard, Command: cmd, Done: done}
-	// Encoding here takes it off the loop. What cannot be encoded is refused there.
-	p.Encoded, _ = cmd.MarshalVT()
-	if !h.mail.propose(p) {
-		done(fsm.Result{}, ErrStopped)
-	}
+	h.ProposeAll([]Proposal{{Shard: shard, Command: cmd, Done: done}})
 }
 
 // ProposeAll is Propose for several commands, which reach the loop together: what goes to one shard becomes one entry.
 // Only Shard, Command and Done of each are looked at.
 func (h *Host) ProposeAll(ps []Proposal) {
 	for i := range ps {
+		// Encoding here takes it off the loop. What cannot be encoded is refused there.
 		ps[i].Encoded, _ = ps[i].Command.MarshalVT()
 	}
-	if !h.mail.propose(ps...) {
-		for _, p := range ps {
-			p.Done(fsm.Result{}, ErrStopped)
-		}
+	refused, ok := h.mail.propose(ps...)
+	err := ErrOverloaded
+	if !ok {
+		refused, err = ps, ErrStopped
+	}
+	for _, p := range refused {
+		p.Done(fsm.Result{}, err)
 	}
 }
 
@@ -162,16 +164,26 @@ func (h *Host) Read(ctx context.Context, shard uint32, stale bool) error {
 		return nil
 	}
 	ch := make(chan error, 1)
-	if !h.mail.call(func(c *Core) { c.ReadIndex(shard, func(err error) { ch <- err }) }) {
-		return ErrStopped
+	err := h.mail.read(func(c *Core) {
+		if ctx.Err() == nil {
+			c.ReadIndex(shard, func(err error) { ch <- err })
+		}
+	})
+	if err != nil {
+		return err
 	}
 	return await(ctx, ch)
 }
 
 // Alive returns when the loop has come round: the proof of life that keeps the store's lease.
 func (h *Host) Alive(ctx context.Context) error {
+	return h.ask(ctx, func(_ *Core, done func(error)) { done(nil) })
+}
+
+// ask has the loop call fn and returns what done is told, or the error of a ctx that ends first.
+func (h *Host) ask(ctx context.Context, fn func(c *Core, done func(error))) error {
 	ch := make(chan error, 1)
-	if !h.mail.call(func(*Core) { ch <- nil }) {
+	if !h.mail.call(func(c *Core) { fn(c, func(err error) { ch <- err }) }) {
 		return ErrStopped
 	}
 	return await(ctx, ch)
@@ -198,24 +210,16 @@ func (h *Host) Receive(f Frame) {
 	})
 }
 
-// LeaseHeld, LeaseUnavailable and HigherEpoch are the control plane's answers; see Core.
+// LeaseHeld and HigherEpoch are the control plane's answers; see Core.
 func (h *Host) LeaseHeld(shard uint32, term uint64) {
 	h.mail.call(func(c *Core) { c.LeaseHeld(shard, term) })
-}
-
-func (h *Host) LeaseUnavailable(shard uint32, term uint64) {
-	h.mail.call(func(c *Core) { c.LeaseUnavailable(shard, term) })
 }
 
 func (h *Host) HigherEpoch(shard uint32, epoch uint64) {
 	h.mail.call(func(c *Core) { c.HigherEpoch(shard, epoch) })
 }
 
-// Campaign and TransferLeader move leaderships; see Core.
-func (h *Host) Campaign(shard uint32) {
-	h.mail.call(func(c *Core) { c.Campaign(shard) })
-}
-
+// TransferLeader moves a leadership; see Core.
 func (h *Host) TransferLeader(shard uint32, id uint64) {
 	h.mail.call(func(c *Core) { c.TransferLeader(shard, id) })
 }
@@ -245,10 +249,14 @@ func (h *Host) Counters() Counters {
 // Run runs the replicas until ctx ends, then finishes what is in flight and refuses the rest. It may be called once. An
 // error means that the store cannot be vouched for any more: the process should end.
 func (h *Host) Run(ctx context.Context) error {
+	watching, unwatch := context.WithCancel(ctx)
+	engine := h.core.engine
 	var g errgroup.Group
 	g.Go(h.waitForSyncs)
 	g.Go(h.doImports)
+	g.Go(func() error { return h.watchPressure(watching, engine) })
 	g.Go(func() error {
+		defer unwatch()
 		defer close(h.syncs)
 		defer close(h.imports)
 		defer h.answerEverybody()

@@ -25,20 +25,12 @@ func (h *Host) Want(shard uint32, w Wanted) {
 
 // Add takes in a replica that CreateLearner has made, as Load returned it, and returns when it runs.
 func (h *Host) Add(ctx context.Context, s ReplicaState) error {
-	ch := make(chan error, 1)
-	if !h.mail.call(func(c *Core) { ch <- c.Add(s) }) {
-		return ErrStopped
-	}
-	return await(ctx, ch)
+	return h.ask(ctx, func(c *Core, done func(error)) { done(c.Add(s)) })
 }
 
 // Remove destroys the shard's replica on this store and returns when its rows are gone; if ctx ends first it goes on.
 func (h *Host) Remove(ctx context.Context, shard uint32) error {
-	ch := make(chan error, 1)
-	if !h.mail.call(func(c *Core) { c.Remove(shard, func(err error) { ch <- err }) }) {
-		return ErrStopped
-	}
-	return await(ctx, ch)
+	return h.ask(ctx, func(c *Core, done func(error)) { c.Remove(shard, done) })
 }
 
 // Suspect says that a store is taken for dead or stuck, or no longer so; see Core.
@@ -46,19 +38,10 @@ func (h *Host) Suspect(store string, suspect bool) {
 	h.mail.call(func(c *Core) { c.Suspect(store, suspect) })
 }
 
-// ReportUnreachable says that frames to a store were lost.
-func (h *Host) ReportUnreachable(store string) {
-	h.mail.call(func(c *Core) { c.ReportUnreachable(store) })
-}
-
 // TransferAll hands every leadership that another voter can take to one, and returns when it is done or ctx ends. It is for
 // a store that is about to stop: those it gets later are handed over too.
 func (h *Host) TransferAll(ctx context.Context) error {
-	ch := make(chan error, 1)
-	if !h.mail.call(func(c *Core) { c.DrainLeaders(func(err error) { ch <- err }) }) {
-		return ErrStopped
-	}
-	return await(ctx, ch)
+	return h.ask(ctx, (*Core).DrainLeaders)
 }
 
 // ReplicaID is the id of the shard's replica on this store, as ReadSnapshot wants to know it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,15 +56,23 @@ type hostRig struct {
 
 func startHost(t *testing.T, shards int, change func(*HostConfig)) *hostRig {
 	t.Helper()
-	rig := &hostRig{t: t, engine: store.OpenMemory(), ended: make(chan error, 1)}
+	engine := store.OpenMemory()
+	rig := &hostRig{t: t, engine: engine, host: newHost(t, engine, shards, change)}
+	rig.run()
+	return rig
+}
+
+// newHost is a Host that does not run yet.
+func newHost(t *testing.T, engine store.Engine, shards int, change func(*HostConfig)) *Host {
+	t.Helper()
 	var seeds []Seed
 	for shard := range shards {
 		seeds = append(seeds, Seed{Shard: uint32(shard + 1), ID: 1, Voters: []uint64{1}})
 	}
-	if err := Bootstrap(rig.engine, seeds); err != nil {
+	if err := Bootstrap(engine, seeds); err != nil {
 		t.Fatal(err)
 	}
-	states, err := loadAll(rig.engine, shards)
+	states, err := loadAll(engine, shards)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,14 +80,19 @@ func startHost(t *testing.T, shards int, change func(*HostConfig)) *hostRig {
 	if change != nil {
 		change(&cfg)
 	}
-	if rig.host, err = NewHost(cfg, rig.engine, states); err != nil {
+	host, err := NewHost(cfg, engine, states)
+	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	rig.stop = stop
+	return host
+}
+
+// run runs the host and returns when it has nothing to do.
+func (rig *hostRig) run() {
+	ctx, stop := context.WithCancel(rig.t.Context())
+	rig.stop, rig.ended = stop, make(chan error, 1)
 	go func() { rig.ended <- rig.host.Run(ctx) }()
 	synctest.Wait()
-	return rig
 }
 
 // stopped stops the host and returns Run's error.
@@ -317,6 +331,86 @@ func TestThreeHostsServeOneShard(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// A loop that stands still is not piled up with what waits for it: who comes when there is enough of it hears so at once.
+func TestStalledLoopRefusesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := newHost(t, store.OpenMemory(), 1, nil)
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		for n := range maxMailReads {
+			if err := host.Read(gone, 1, false); !errors.Is(err, context.Canceled) {
+				t.Fatalf("read %d: %v", n, err)
+			}
+		}
+		if err := host.Read(gone, 1, false); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("one read too many: %v", err)
+		}
+		host.mail.bytes = maxMailBytes
+		var outcomes recording
+		host.Propose(1, request("a"), func(_ fsm.Result, err error) { outcomes.note("%v", err) })
+		wantLines(t, outcomes.take(), ErrOverloaded.Error())
+
+		rig := &hostRig{t: t, host: host}
+		rig.run()
+		if err := host.Read(t.Context(), 1, false); err != nil {
+			t.Errorf("once the loop goes on: %v", err)
+		}
+		if _, err := host.Do(t.Context(), 1, request("a")); err != nil {
+			t.Errorf("once the loop goes on: %v", err)
+		}
+		if c := host.Counters(); c.Shed != 1 || c.Refused != 1 {
+			t.Errorf("%d shed, %d refused", c.Shed, c.Refused)
+		}
+		if err := rig.stopped(); err != nil {
+			t.Error(err)
+		}
+		if asked := host.core.readSeq; asked != 1 {
+			t.Errorf("%d questions were asked for one caller who waited", asked)
+		}
+	})
+}
+
+// pressedEngine is one that does not keep up.
+type pressedEngine struct {
+	store.Engine
+	percent, asked atomic.Int64
+}
+
+func (e *pressedEngine) Metrics() store.Metrics {
+	e.asked.Add(1)
+	return store.Metrics{Pressure: int(e.percent.Load())}
+}
+
+// The host asks the engine how it keeps up, as long as there is work that hangs on the answer.
+func TestHostHeedsTheEnginesPressure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := &pressedEngine{Engine: store.OpenMemory()}
+		engine.percent.Store(100)
+		rig := &hostRig{t: t, host: newHost(t, engine, 1, func(c *HostConfig) { newWork(&c.Config) })}
+		rig.run()
+		var outcomes recording
+		rig.host.Propose(1, request("new"), func(_ fsm.Result, err error) { outcomes.note("new: %v", err) })
+		rig.host.Propose(1, request("old"), func(_ fsm.Result, err error) { outcomes.note("old: %v", err) })
+		time.Sleep(20 * pressureInterval)
+		synctest.Wait()
+		wantLines(t, outcomes.take(), "old: <nil>")
+		engine.percent.Store(0)
+		time.Sleep(pressureInterval)
+		synctest.Wait()
+		wantLines(t, outcomes.take(), "new: <nil>")
+		time.Sleep(2 * pressureInterval)
+		before := engine.asked.Load()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if after := engine.asked.Load(); after != before {
+			t.Errorf("asked %d times in an idle hour", after-before)
+		}
+		if err := rig.stopped(); err != nil {
+			t.Error(err)
 		}
 	})
 }

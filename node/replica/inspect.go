@@ -8,7 +8,10 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// Inspection is how a shard's replica stands, for whoever checks a whole cluster's invariants: a simulation, an audit.
+// What stands in this file is for whoever checks a whole cluster's invariants from outside: simulations call it, nothing else
+// does.
+
+// Inspection is how a shard's replica stands.
 type Inspection struct {
 	Status
 	// AppliedTerm and Chain belong to Status.Applied: equal indexes have equal terms and chains on all replicas.

@@ -12,7 +12,7 @@ const (
 	// leaseWaiting: it has been asked; establishment waits for the answer.
 	leaseWaiting leaseState = iota
 	leaseHeld
-	// leaseNone: it cannot answer; the leader goes on under raft alone and asks again.
+	// leaseNone: it did not answer in time; the leader goes on under raft alone and asks again.
 	leaseNone
 )
 
@@ -96,18 +96,12 @@ func (c *Core) HigherEpoch(shard uint32, epoch uint64) {
 }
 
 // LeaseHeld says that the control plane has recorded term as the shard's epoch.
-func (c *Core) LeaseHeld(shard uint32, term uint64) { c.noteLease(shard, term, leaseHeld) }
-
-// LeaseUnavailable says that the control plane could not be asked. The leader goes on under raft alone, degraded; it will
-// want the lease again.
-func (c *Core) LeaseUnavailable(shard uint32, term uint64) { c.noteLease(shard, term, leaseNone) }
-
-func (c *Core) noteLease(shard uint32, term uint64, lease leaseState) {
+func (c *Core) LeaseHeld(shard uint32, term uint64) {
 	r := c.byID[shard]
 	if r == nil || r.lead == nil || r.lead.term != term {
 		return
 	}
-	r.lead.lease = lease
+	r.lead.lease = leaseHeld
 	c.establish(r)
 	c.touch(r)
 }

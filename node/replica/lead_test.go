@@ -162,14 +162,6 @@ func TestLeaderWithoutControlPlaneServesDegraded(t *testing.T) {
 	}
 }
 
-func TestUnavailableControlPlaneEndsTheWait(t *testing.T) {
-	s := newSolo(t, nil)
-	s.settle()
-	s.core.LeaseUnavailable(1, 6)
-	s.settle()
-	s.wantEvents("wants lease 6", "established 6")
-}
-
 // established brings the shard up at term 6.
 func (s *solo) established() *solo {
 	s.t.Helper()

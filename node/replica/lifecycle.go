@@ -190,6 +190,7 @@ func (c *Core) Remove(shard uint32, done func(error)) {
 	gone := &removal{shard: shard, next: r.id + 1, done: []func(error){done}}
 	c.removals = append(c.removals, gone)
 	r.gone = true
+	r.rows.Release()
 	delete(c.byID, shard)
 	c.all = slices.DeleteFunc(c.all, func(other *replica) bool { return other == r })
 	c.dirty = slices.DeleteFunc(c.dirty, func(other *replica) bool { return other == r })

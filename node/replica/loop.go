@@ -130,6 +130,10 @@ func (h *Host) turn() error {
 	if h.cfg.Hooks.Turn != nil {
 		h.cfg.Hooks.Turn(time.Since(began))
 	}
+	select {
+	case h.turned <- struct{}{}:
+	default:
+	}
 	return nil
 }
 

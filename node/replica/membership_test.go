@@ -90,8 +90,8 @@ func TestOneReplicaBecomesThree(t *testing.T) {
 	}
 	for _, m := range c.members {
 		s, ok, err := Load(m.engine.Crash(m.engine.Unsynced()), 1)
-		if err != nil || !ok || s.gen != 2 || !sameIDs(s.Voters(), []uint64{1, 2, 3}) {
-			t.Fatalf("%s has generation %d, voters %v (%v, %v)", m.name, s.gen, s.Voters(), ok, err)
+		if err != nil || !ok || s.gen != 2 || !sameIDs(s.conf.Voters, []uint64{1, 2, 3}) {
+			t.Fatalf("%s has generation %d, voters %v (%v, %v)", m.name, s.gen, s.conf.Voters, ok, err)
 		}
 	}
 	if len(c.acked) != 10 || c.happened[snapshotInstalled] != 2*simShards {
@@ -195,7 +195,7 @@ func TestReplicaRemovedWithAVoteUnderWay(t *testing.T) {
 	if err := r.node.ForgetLeader(); err != nil {
 		t.Fatal(err)
 	}
-	m.core.Campaign(1)
+	standNow(m.core, 1)
 	c.turn(m)
 	if len(m.waits) == 0 {
 		t.Fatal("no vote waits for its sync")
@@ -235,7 +235,7 @@ func TestReplicasAreMadeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, ok, err := Load(engine.Crash(0), 7)
-	if err != nil || !ok || s.ID != 4 || len(s.Voters()) != 0 {
+	if err != nil || !ok || s.ID != 4 || len(s.conf.Voters) != 0 {
 		t.Fatalf("loaded %+v, %v, %v", s, ok, err)
 	}
 	if err := core.Add(s); err != nil {
@@ -273,6 +273,25 @@ func removing(t *testing.T) (engine *store.Memory, core *Core, removed *bool) {
 		*removed = true
 	})
 	return engine, core, removed
+}
+
+// A replica that goes leaves the row cache to the others.
+func TestRemovedReplicaLeavesTheCache(t *testing.T) {
+	cache := store.NewCache(1 << 20)
+	s := newSolo(t, func(c *Config) { c.Cache = cache }).established()
+	s.propose("a")
+	s.settle()
+	if cache.Len() == 0 {
+		t.Fatal("nothing was cached")
+	}
+	s.core.Remove(1, func(error) {})
+	if cache.Len() != 0 {
+		t.Errorf("the cache holds %d rows", cache.Len())
+	}
+	s.settle()
+	if cache.Len() != 0 {
+		t.Errorf("the cache holds %d rows after the removal", cache.Len())
+	}
 }
 
 // Whatever a crash leaves of a removal: either the replica stands as it was, or it is gone for good with its id.

@@ -30,10 +30,13 @@ func (c *Core) proposeNext(r *replica, stampMS int64) {
 		c.proposeLeaderStart(r, stampMS)
 		return
 	}
-	if !r.lead.established || r.queue.len() == 0 {
+	if !r.lead.established {
 		return
 	}
 	cut := r.queue.next(c.freshShare)
+	if cut.commands() == 0 {
+		return
+	}
 	batch := r.queue.proposals(cut)
 	f := &flight{term: r.lead.term, proposals: batch}
 	f.entry = &storagev1.Entry{
@@ -53,6 +56,7 @@ func (c *Core) proposeNext(r *replica, stampMS int64) {
 	}
 	r.queue.drop(cut)
 	c.queuedBytes -= cut.bytes()
+	c.freshRoom -= cut.freshBytes
 	c.countEntry(len(batch), len(data))
 }
 

@@ -52,15 +52,15 @@ func (c cut) commands() int { return c.accepted + c.fresh }
 
 func (c cut) bytes() int { return c.acceptedBytes + c.freshBytes }
 
-// next is what the next entry takes, at least one command: accepted work as much as fits, new work of at most freshBytes,
-// with a command or more whenever there is any.
+// next is what the next entry takes: accepted work as much as fits, new work of at most freshBytes, with a command or more
+// whenever there is any, unless freshBytes is 0 or less.
 func (q *queue) next(freshBytes int) (c cut) {
-	commands, bytes := maxEntryCommands, maxEntryBytes
-	if len(q.fresh.waiting) > 0 {
+	commands := maxEntryCommands
+	if len(q.fresh.waiting) > 0 && freshBytes > 0 {
 		commands--
 	}
-	c.accepted, c.acceptedBytes = q.accepted.fit(commands, bytes)
-	if c.accepted > 0 && c.acceptedBytes >= maxEntryBytes {
+	c.accepted, c.acceptedBytes = q.accepted.fit(commands, maxEntryBytes)
+	if freshBytes <= 0 || c.accepted > 0 && c.acceptedBytes >= maxEntryBytes {
 		return c // a large one goes alone
 	}
 	c.fresh, c.freshBytes = q.fresh.fit(maxEntryCommands-c.accepted, min(freshBytes, maxEntryBytes-c.acceptedBytes))

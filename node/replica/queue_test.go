@@ -64,7 +64,7 @@ func TestNewWorkIsShedByItsPatience(t *testing.T) {
 	s.turn()
 	waited := func(ms int) {
 		s.stamp += int64(ms) - 1
-		s.core.Campaign(1) // work for a turn
+		standNow(s.core, 1) // work for a turn
 		s.turn()
 	}
 	waited(7)
@@ -128,5 +128,43 @@ func TestNewWorkLeavesRoom(t *testing.T) {
 	}
 	if shed != 2 { // 3 MiB are not quite enough for three
 		t.Errorf("%d of 4 were shed", shed)
+	}
+}
+
+// An engine that does not keep up holds new work back, in part or wholly, until it says that it does. Accepted work goes on.
+func TestPressureHoldsNewWorkBack(t *testing.T) {
+	var entries []int
+	s := newSolo(t, func(c *Config) {
+		newWork(c)
+		c.Hooks.Entry = func(commands, _ int) { entries = append(entries, commands) }
+	}).established()
+	s.core.SetPressure(100)
+	for range 4 {
+		s.propose("new" + strings.Repeat(" ", pressedBytes/100*2/3))
+	}
+	s.propose("old")
+	s.settle()
+	s.wantGot("old: 1")
+	s.core.SetPressure(100)
+	if !s.core.HasWork() {
+		t.Error("no turn follows, in which the next question is asked")
+	}
+	s.settle()
+	s.wantGot()
+	s.core.SetPressure(99)
+	s.settle()
+	if len(s.got) != 2 {
+		t.Errorf("%d commands went into the room for one and a half", len(s.got))
+	}
+	s.core.SetPressure(0)
+	s.settle()
+	if len(s.got) != 4 {
+		t.Errorf("%d of 4 commands were answered without pressure", len(s.got))
+	}
+	if want := []int{1, 1, 1, 2}; !slices.Equal(entries, want) {
+		t.Errorf("entries have %v commands, must have %v", entries, want)
+	}
+	if c := s.core.Counters(); c.Shed != 0 {
+		t.Errorf("%d shed", c.Shed)
 	}
 }

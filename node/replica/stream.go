@@ -153,6 +153,8 @@ func decodeSnapshotHeader(b []byte) (got Received, err error) {
 		return got, errors.New("it was taken of an empty replica")
 	case got.Shard == 0 || got.Shard > store.MaxShard:
 		return got, fmt.Errorf("shard number %d is out of range", got.Shard)
+	case len(got.conf.Voters) == 0:
+		return got, errors.New("its configuration has no voters")
 	}
 	return got, nil
 }

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/carillon-scheduler/carillon/store"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.etcd.io/raft/v3/raftpb"
 )
 
 // written is a snapshot of shard 1 with some rows, for replica 2, and the engine it is of.
@@ -94,6 +96,19 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 	}
 	if _, err := ReadSnapshot(bytes.NewReader(stream), engine, func(uint32) (uint64, bool) { return 3, true }); !errors.Is(err, ErrNoReplica) {
 		t.Fatalf("for another replica: %v", err)
+	}
+}
+
+// What would be refused at the next start is refused now.
+func TestSnapshotWithoutVotersIsRefused(t *testing.T) {
+	var stream bytes.Buffer
+	header := encodeSnapshotHeader(SnapshotRequest{Shard: 1, To: 2, from: 1, term: 5},
+		appliedState{position: groupStart}, identity{id: 1, conf: &raftpb.ConfState{Learners: []uint64{2}}})
+	if err := writeBlock(&stream, header); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadSnapshot(&stream, store.OpenMemory(), replicaTwo); err == nil || !strings.Contains(err.Error(), "no voters") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -103,22 +103,6 @@ func (c *Core) Stagger() {
 	}
 }
 
-// ReportUnreachable says that frames to a store were lost: what leaders here sent it is sent again from where it is known to
-// be.
-func (c *Core) ReportUnreachable(store string) {
-	for _, r := range c.all {
-		if r.lead == nil {
-			continue
-		}
-		for id, at := range r.stores {
-			if at == store && r.inGroup(id) {
-				r.node.ReportUnreachable(id)
-				c.touch(r)
-			}
-		}
-	}
-}
-
 // knows says whether a message may come from the store it came from. A replica id belongs to one store for ever: what
 // another one sends under it comes from a disk that was wiped or copied, and counts for nothing. Of ids that are not known
 // yet, members and leaders are believed: this store may hear of its group before it hears of what is wanted.
@@ -131,7 +115,7 @@ func (c *Core) knows(r *replica, from string, m *raftpb.Message) bool {
 		return at == from
 	}
 	switch m.GetType() {
-	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
+	case raftpb.MsgApp, raftpb.MsgHeartbeat:
 	default:
 		if !r.inGroup(m.GetFrom()) {
 			return false

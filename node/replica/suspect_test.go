@@ -17,6 +17,13 @@ func (c *cluster) followers() (leader *member, followers []*member) {
 	return leader, followers
 }
 
+// standNow makes a shard's replica stand for election with the next turn, unless it leads already.
+func standNow(c *Core, shard uint32) {
+	r := c.byID[shard]
+	r.campaignIn = 0
+	c.touch(r)
+}
+
 // Without a tick: the followers of a suspect store elect the first of them.
 func TestSuspicionElectsTheFirstInLine(t *testing.T) {
 	c := calmCluster(t, 11, 0)

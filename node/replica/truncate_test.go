@@ -1,6 +1,12 @@
 package replica
 
-import "testing"
+import (
+	"slices"
+	"testing"
+
+	"github.com/carillon-scheduler/carillon/store"
+	"go.etcd.io/raft/v3/raftpb"
+)
 
 // What every replica has goes from every log, the followers' too. What one lacks stays, on the followers too, so that
 // whoever leads next brings it up from the log.
@@ -81,4 +87,53 @@ func (c *cluster) others(m *member) (*member, *member) {
 		}
 	}
 	return rest[0], rest[1]
+}
+
+// A log that nothing may be taken from, though it is the largest, does not keep the others from being truncated.
+func TestStuckLogHoldsUpNoOther(t *testing.T) {
+	const shards, stuck = maxTruncations + 2, 2
+	engine := store.OpenMemory()
+	var seeds []Seed
+	for shard := range uint32(shards) {
+		seeds = append(seeds, Seed{Shard: shard + 1, ID: 1, Voters: []uint64{1}})
+	}
+	if err := Bootstrap(engine, seeds); err != nil {
+		t.Fatal(err)
+	}
+	states, err := LoadAll(engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := New(testConfig("a"), engine, states)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := engine.NewBatch()
+	for _, r := range core.all {
+		for n := range 10 * (1 + uint64(shards) - uint64(r.shard)) {
+			r.log.append(b, []*raftpb.Entry{newEntry(raftpb.EntryNormal, groupStart.term, groupStart.index+1+n, []byte("x"))})
+		}
+	}
+	limit := func(_ *Core, r *replica) uint64 {
+		if r.shard <= stuck {
+			return groupStart.index
+		}
+		return r.log.last
+	}
+	left := func() (shards []uint32) {
+		for _, r := range core.all {
+			if r.log.bytes > 0 {
+				shards = append(shards, r.shard)
+			}
+		}
+		return shards
+	}
+	core.truncateTo(b, core.logBytes(), limit)
+	if len(left()) != shards {
+		t.Errorf("within the budget: logs are left of %v", left())
+	}
+	core.truncateTo(b, 1, limit)
+	if got := left(); !slices.Equal(got, []uint32{1, 2}) {
+		t.Errorf("logs are left of %v", got)
+	}
 }

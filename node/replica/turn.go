@@ -63,7 +63,7 @@ type EventKind uint8
 
 const (
 	// LeaseWanted: raft elected this replica; the control plane is to record Term as the shard's epoch and the outcome to
-	// be told by LeaseHeld, LeaseUnavailable or HigherEpoch.
+	// be told by LeaseHeld or HigherEpoch. Without an answer the leader goes on soon, degraded, and wants the lease again.
 	LeaseWanted EventKind = iota + 1
 	// Established: the replica serves from now on, under Term.
 	Established

@@ -7,6 +7,7 @@ import (
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/store"
+	"go.etcd.io/raft/v3/raftpb"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
@@ -31,7 +32,8 @@ type trio struct {
 	looks map[string][]look
 }
 
-func newTrio(t *testing.T) *trio {
+// newTrio takes the last store's LogBytes.
+func newTrio(t *testing.T, logBytes uint64) *trio {
 	c := &trio{t: t, stamp: 1_700_000_000_000, looks: map[string][]look{}}
 	for i := range c.cores {
 		c.engines[i] = store.OpenMemory()
@@ -42,10 +44,11 @@ func newTrio(t *testing.T) *trio {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.cores[i], err = New(Config{
-			Store: storeName(i + 1), OpenMachine: openFSM, Logger: slog.New(slog.DiscardHandler),
-		}, c.engines[i], states)
-		if err != nil {
+		cfg := Config{Store: storeName(i + 1), OpenMachine: openFSM, Logger: slog.New(slog.DiscardHandler)}
+		if i == len(c.cores)-1 {
+			cfg.LogBytes = logBytes
+		}
+		if c.cores[i], err = New(cfg, c.engines[i], states); err != nil {
 			t.Fatal(err)
 		}
 		w := Wanted{Gen: 1}
@@ -54,7 +57,7 @@ func newTrio(t *testing.T) *trio {
 		}
 		c.cores[i].Want(1, w)
 	}
-	c.cores[0].Campaign(1)
+	standNow(c.cores[0], 1)
 	c.run()
 	return c
 }
@@ -117,6 +120,15 @@ func (c *trio) pass(f Frame) {
 	}
 }
 
+// release passes on what was kept back.
+func (c *trio) release() {
+	c.held = false
+	for _, f := range c.kept {
+		c.pass(f)
+	}
+	c.kept = nil
+}
+
 // look does what the rows' owner does with a Verify, from a snapshot of the moment.
 func (c *trio) look(i int, v Verify) {
 	c.t.Helper()
@@ -171,7 +183,7 @@ func (c *trio) verify(id string) {
 // Every replica looks at its rows exactly as the entry leaves them, also one that catches up with many entries at once; what
 // differs by one row shows.
 func TestReplicasVerifyAtOneIndex(t *testing.T) {
-	c := newTrio(t)
+	c := newTrio(t, 0)
 	c.create("before")
 	c.held = true
 	for i := range 5 {
@@ -185,10 +197,7 @@ func TestReplicasVerifyAtOneIndex(t *testing.T) {
 	if n := len(c.looks["one"]); n != 2 {
 		t.Fatalf("%d replicas have looked without the third", n)
 	}
-	c.held = false
-	for _, f := range c.kept {
-		c.pass(f)
-	}
+	c.release()
 	for range 3 {
 		c.cores[0].Tick()
 		c.cores[0].Tick()
@@ -230,5 +239,35 @@ func TestReplicasVerifyAtOneIndex(t *testing.T) {
 	l := c.looks["planted"]
 	if len(l) != 3 || spoiled != 1 || l[0].chain != l[1].chain || l[0].sum == l[1].sum && l[1].sum == l[2].sum {
 		t.Errorf("%+v", l)
+	}
+}
+
+// A replica that stops at a Verify in the middle of what it was given to apply may stand for election before it goes on: raft
+// then reads all that it has not been told is applied, so that none of it may have been truncated.
+func TestCandidateThatVerifiesKeepsItsLog(t *testing.T) {
+	c := newTrio(t, 1)
+	c.held = true
+	for i := range 3 {
+		c.create(fmt.Sprint("before-", i))
+	}
+	c.verify("one")
+	c.create("behind")
+	c.release()
+	third := c.cores[2]
+	r := third.byID[1]
+	for len(r.applies) == 0 {
+		if !third.HasWork() {
+			t.Fatal("nothing waits behind the entry to verify")
+		}
+		c.turn(2, third)
+	}
+	from, to := uint64(1), uint64(3)
+	third.Step(storeName(1), PeerMessage{Shard: 1, Message: &raftpb.Message{
+		Type: raftpb.MsgTimeoutNow.Enum(), From: &from, To: &to, Term: &r.hard.term,
+	}})
+	c.run()
+	if !r.leads() || len(r.applies) > 0 || r.log.truncated.index != r.applied.index {
+		t.Errorf("leads %v, %d messages to apply, applied %d, truncated %d",
+			r.leads(), len(r.applies), r.applied.index, r.log.truncated.index)
 	}
 }

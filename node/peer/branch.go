@@ -16,8 +16,8 @@ type branch struct {
 
 var _ net.Listener = (*branch)(nil)
 
-func newBranch(addr net.Addr) *branch {
-	return &branch{addr: addr, conns: make(chan net.Conn, maxBacklog), closed: make(chan struct{})}
+func newBranch(addr net.Addr, backlog int) *branch {
+	return &branch{addr: addr, conns: make(chan net.Conn, backlog), closed: make(chan struct{})}
 }
 
 // put hands conn over, or closes it if the branch is closed or too many wait; it then returns false.

@@ -12,9 +12,9 @@ const (
 const (
 	// helloTimeout is how long a new connection may take to say what it is, the TLS handshake included.
 	helloTimeout = 10 * time.Second
-	// maxPending bounds the connections that have not said what they are; one more closes the oldest of them.
-	maxPending = 1024
-	// maxBacklog bounds the connections that have and wait to be accepted by who serves them.
+	// MaxPending bounds the connections that have not said what they are; one more closes the oldest of them.
+	MaxPending = 1024
+	// maxBacklog bounds the connections of each kind that have and wait to be accepted by who serves them.
 	maxBacklog = 1024
 	// complaintInterval is the least time between two warnings about what others do wrong.
 	complaintInterval = 10 * time.Second

@@ -94,7 +94,7 @@ func (l *link) run() {
 		l.fail(err)
 		if now := l.t.cfg.Now(); warned.IsZero() || now.Sub(warned) >= warnAgain {
 			warned = now
-			logger.Warn("no connection to peer", "addr", addr, "err", err)
+			logger.Warn("no connection to peer", "addr", addr, "error", err)
 		}
 		select {
 		case <-l.ctx.Done():

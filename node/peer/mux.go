@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"crypto/tls"
@@ -25,19 +26,20 @@ type MuxConfig struct {
 	// TLS is for connections of other nodes; nil: there is no secret, and they are closed.
 	TLS    *Credentials
 	Logger *slog.Logger
+	// MostPending bounds the connections that have not said what they are, Backlog those of each kind that have and wait to
+	// be accepted; 0: 1,024 each. More are closed. Whoever serves Public counts them as its own: they are open files, too.
+	MostPending, Backlog int
 
-	// pendingTimeout and mostPending are helloTimeout and maxPending, but for tests.
+	// pendingTimeout is helloTimeout, but for tests.
 	pendingTimeout time.Duration
-	mostPending    int
 }
 
 func (c *MuxConfig) validate() error {
 	if c.pendingTimeout == 0 {
 		c.pendingTimeout = helloTimeout
 	}
-	if c.mostPending == 0 {
-		c.mostPending = maxPending
-	}
+	c.MostPending = cmp.Or(c.MostPending, MaxPending)
+	c.Backlog = cmp.Or(c.Backlog, maxBacklog)
 	switch {
 	case c.Listener == nil:
 		return errors.New("make mux: Listener is nil")
@@ -71,7 +73,7 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 	}
 	addr := cfg.Listener.Addr()
 	return &Mux{
-		cfg: cfg, public: newBranch(addr), cluster: newBranch(addr),
+		cfg: cfg, public: newBranch(addr, cfg.Backlog), cluster: newBranch(addr, cfg.Backlog),
 		complaints: complaints{logger: cfg.Logger},
 		handlers:   make(map[string]func(net.Conn)), handled: make(map[net.Conn]struct{}),
 	}, nil
@@ -133,12 +135,13 @@ func (m *Mux) accept(ctx context.Context, g *errgroup.Group) error {
 		switch {
 		case err == nil:
 			wait = shortest
+			place := m.enter(conn)
 			g.Go(func() error {
-				m.serve(ctx, conn)
+				m.serve(ctx, conn, place)
 				return nil
 			})
 		case passes(err):
-			m.complaints.warn("a connection could not be accepted", "err", err)
+			m.complaints.warn("a connection could not be accepted", "error", err)
 			select {
 			case <-time.After(wait):
 				wait = min(2*wait, longest)
@@ -164,8 +167,7 @@ func passes(err error) bool {
 }
 
 // serve finds out what conn is and hands it over. Errors are the other side's: it went away or does not belong here.
-func (m *Mux) serve(ctx context.Context, conn net.Conn) {
-	place := m.enter(conn)
+func (m *Mux) serve(ctx context.Context, conn net.Conn, place *list.Element) {
 	if place == nil {
 		_ = conn.Close()
 		return
@@ -208,7 +210,7 @@ func (m *Mux) identify(ctx context.Context, conn net.Conn) (net.Conn, string, er
 	if err := secured.HandshakeContext(ctx); err != nil {
 		if ctx.Err() == nil {
 			m.complaints.warn("a node's connection was refused: does it have the same cluster secret?",
-				"peer", conn.RemoteAddr().String(), "err", err)
+				"peer", conn.RemoteAddr().String(), "error", err)
 		}
 		return nil, "", err
 	}
@@ -223,7 +225,7 @@ func (m *Mux) enter(conn net.Conn) *list.Element {
 	if m.stopped {
 		return nil
 	}
-	if m.pending.Len() >= m.cfg.mostPending {
+	if m.pending.Len() >= m.cfg.MostPending {
 		oldest := m.pending.Front()
 		_ = m.pending.Remove(oldest).(net.Conn).Close()
 	}

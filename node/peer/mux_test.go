@@ -185,7 +185,7 @@ func TestMuxWithoutSecretServesCallersOnly(t *testing.T) {
 
 // Silent connections hold up nobody, however many: the oldest of them go when they are too many.
 func TestMuxIsNotHeldUpBySilence(t *testing.T) {
-	m := runMux(t, MuxConfig{TLS: testCredentials(t, "one", "s1"), mostPending: 4}, nil)
+	m := runMux(t, MuxConfig{TLS: testCredentials(t, "one", "s1"), MostPending: 4}, nil)
 	serveHTTP(t, m.Public(), "public")
 	serveHTTP(t, m.Cluster(), "cluster")
 	calls := testCredentials(t, "one", "s2").HTTPClient()
@@ -219,6 +219,52 @@ func TestMuxIsNotHeldUpBySilence(t *testing.T) {
 		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
 			t.Errorf("a silent connection: %v", err)
 		}
+	}
+}
+
+// What the mux holds is bounded, whatever the connections say or do not say: its owner counts on it for its other files.
+func TestMuxHoldsNoMoreThanItMay(t *testing.T) {
+	const pending, backlog, more = 4, 2, 10
+	m := runMux(t, MuxConfig{MostPending: pending, Backlog: backlog}, nil)
+	closed := make(chan struct{}, 2*(pending+backlog+more))
+	dial := func(say string) {
+		conn, err := net.Dial("tcp", m.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, say); err != nil {
+			t.Fatal(err)
+		}
+		var g errgroup.Group
+		t.Cleanup(func() { _ = g.Wait() })
+		t.Cleanup(func() { _ = conn.Close() }) // runs first
+		g.Go(func() error {
+			_, err := conn.Read(make([]byte, 1))
+			closed <- struct{}{}
+			return err
+		})
+	}
+	for range backlog + more { // callers, whom nobody accepts
+		dial("G")
+	}
+	for range more {
+		<-closed
+	}
+	for range pending + more {
+		dial("")
+	}
+	for range more {
+		<-closed
+	}
+	if len(closed) > 0 {
+		t.Errorf("%d connections were closed that could have been kept", len(closed))
+	}
+	for range backlog {
+		conn, err := m.Public().Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
 	}
 }
 

@@ -231,8 +231,11 @@ func judge(report *rpc.ShardVerification) {
 		}
 	}
 	for _, r := range done {
-		if r.ViolationCount > 0 {
+		switch { // what another node says may be of another version: a count alone is believed, too
+		case len(r.Violations) > 0:
 			wrong(fmt.Sprintf("%d things do not hold on %s, the first: %s", r.ViolationCount, r.Node, r.Violations[0]))
+		case r.ViolationCount > 0:
+			wrong(fmt.Sprintf("%d things do not hold on %s", r.ViolationCount, r.Node))
 		}
 	}
 }

@@ -24,6 +24,8 @@ func TestJudge(t *testing.T) {
 	}
 	spoiled := seen("n3", 2)
 	spoiled.ViolationCount, spoiled.Violations = 3, []fsm.Violation{{Rule: fsm.RuleTimer, Key: []byte("t"), Detail: "gone"}}
+	unnamed := seen("n2", 2)
+	unnamed.ViolationCount = 2 // and none is named: another node may say so
 	late := seen("n2", 2)
 	late.Index, late.Chain = 10, 7
 	for _, c := range []struct {
@@ -41,6 +43,8 @@ func TestJudge(t *testing.T) {
 				"replicas have different hash chains: n1: 0000000000000001; n2: 0000000000000007"},
 		{"violations", []rpc.ReplicaVerification{seen("n1", 2), spoiled}, rpc.VerifyWrong,
 			"3 things do not hold on n3, the first: timer: gone (row \"t\")"},
+		{"violations that are not named", []rpc.ReplicaVerification{seen("n1", 2), unnamed}, rpc.VerifyWrong,
+			"2 things do not hold on n2"},
 		{"away", []rpc.ReplicaVerification{seen("n1", 2), {Node: "n2", Reason: "dead"}}, rpc.VerifyIncomplete,
 			"the replica on n2 was not looked at: dead"},
 		{"away and wrong", []rpc.ReplicaVerification{{Node: "n2", Reason: "dead"}, spoiled}, rpc.VerifyWrong,

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -53,7 +52,7 @@ func (p *Etcd) putSetting(ctx context.Context, s Setting, expected uint64) (Sett
 			return next, nil
 		}
 	}
-	return Setting{}, unavailable(errors.New("it changes all the time"))
+	return Setting{}, unavailable(errAlwaysChanging)
 }
 
 // readSetting reads one and its revision in etcd; 0: it does not exist.
@@ -122,7 +121,5 @@ func (p *Etcd) WatchSettings(ctx context.Context, fn func(Setting)) error {
 		}
 		return err
 	}
-	// We never remove the key of a setting; if somebody does, the shards keep the last value they were told.
-	gone := func(key string) error { return fmt.Errorf("%s was removed from etcd by hand", key) }
-	return p.follow(ctx, keySettings, tell, gone)
+	return p.follow(ctx, keySettings, tell, removedByHand)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -92,7 +94,7 @@ func (f *follower) list(ctx context.Context) (int64, error) {
 		standing[string(kv.Key)] = true
 		f.tellPut(kv)
 	}
-	for _, key := range sortedKeys(f.told) {
+	for _, key := range slices.Sorted(maps.Keys(f.told)) {
 		if !standing[key] {
 			f.tellGone(key)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,7 +125,7 @@ func (k *Keeper) takePending() []LeaderClaim {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	claims := make([]LeaderClaim, 0, len(k.pending))
-	for _, shard := range sortedKeys(k.pending) {
+	for _, shard := range slices.Sorted(maps.Keys(k.pending)) {
 		claims = append(claims, LeaderClaim{Shard: shard, Epoch: k.pending[shard]})
 	}
 	clear(k.pending)

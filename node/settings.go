@@ -24,12 +24,6 @@ const settingsRetry = time.Second
 // settingsBatch is how many settings are proposed to a shard at once.
 const settingsBatch = 200
 
-// tenantScanRows bounds the search for a tenant's jobs in a shard.
-const tenantScanRows = 1000
-
-// deletionsInterval is how often deletions of tenants are looked for that nobody waits for any more.
-const deletionsInterval = time.Minute
-
 // settings brings the settings of queues and tenants, which stand in the control plane, into the shards' logs. A shard
 // that takes over, and a change somebody else made, are brought up to date by run.
 type settings struct {
@@ -40,43 +34,44 @@ type settings struct {
 	now    func() int64
 	logger *slog.Logger
 
-	wake chan struct{}
+	wake wake
 	mu   sync.Mutex
-	// behind are the shards led here that may lack settings. Guarded by mu.
-	behind map[uint32]bool
+	// Guarded by mu: the shards led here, and those of them that may lack settings. All others are their leaders' business.
+	led, behind map[uint32]bool
 }
 
 func newSettings(n *Node) *settings {
 	return &settings{
 		plane: n.plane, shards: n.slots.shards, doAll: n.DoAll, view: n.snapshot, now: n.NowMS, logger: n.logger,
-		wake: make(chan struct{}, 1), behind: map[uint32]bool{},
+		wake: newWake(), led: map[uint32]bool{}, behind: map[uint32]bool{},
 	}
 }
 
 // established says that this node serves shard from now on.
-func (s *settings) established(shard uint32) { s.mayLack([]uint32{shard}) }
+func (s *settings) established(shard uint32) {
+	s.mu.Lock()
+	s.led[shard] = true
+	s.mu.Unlock()
+	s.mayLack([]uint32{shard})
+}
 
-// mayLack makes run look at shards.
+// mayLack makes run look at those shards that are led here.
 func (s *settings) mayLack(shards []uint32) {
 	s.mu.Lock()
 	for _, shard := range shards {
-		s.behind[shard] = true
+		if s.led[shard] {
+			s.behind[shard] = true
+		}
 	}
 	s.mu.Unlock()
-	s.poke()
+	s.wake.poke()
 }
 
 func (s *settings) steppedDown(shard uint32) {
 	s.mu.Lock()
+	delete(s.led, shard)
 	delete(s.behind, shard)
 	s.mu.Unlock()
-}
-
-func (s *settings) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 // run keeps the shards up to date until ctx ends.
@@ -98,7 +93,7 @@ func (s *settings) run(ctx context.Context) error {
 				case <-ctx.Done():
 					return nil
 				case <-time.After(settingsRetry):
-					s.poke()
+					s.wake.poke()
 				}
 			}
 		}
@@ -300,120 +295,5 @@ func (n *Node) Queues(ctx context.Context) ([]*storagev1.QueueSettings, error) {
 // DeleteQueue removes a queue's settings: it goes on with the defaults.
 func (n *Node) DeleteQueue(ctx context.Context, name string, expected uint64) error {
 	_, err := n.settings.put(ctx, control.Setting{Queue: &storagev1.QueueSettings{Name: name, Deleted: true}}, expected)
-	return err
-}
-
-// PutTenant stores a tenant's settings; see rpc.Backend.
-func (n *Node) PutTenant(ctx context.Context, t *storagev1.TenantSettings, expected uint64) (*storagev1.TenantSettings, error) {
-	stored, err := n.settings.put(ctx, control.Setting{Tenant: t}, expected)
-	return stored.Tenant, err
-}
-
-// Tenant returns a tenant's settings.
-func (n *Node) Tenant(ctx context.Context, name string) (*storagev1.TenantSettings, error) {
-	one, err := n.settings.get(ctx, control.Tenant, name)
-	return one.Tenant, err
-}
-
-// Tenants returns the settings of all tenants that have some, by name.
-func (n *Node) Tenants(ctx context.Context) ([]*storagev1.TenantSettings, error) {
-	all, err := n.settings.list(ctx, control.Tenant)
-	tenants := make([]*storagev1.TenantSettings, 0, len(all))
-	for _, one := range all {
-		tenants = append(tenants, one.Tenant)
-	}
-	return tenants, err
-}
-
-// DeleteTenant refuses the tenant's creates from now on, removes its jobs in every shard, and then its settings. Asked again
-// while that goes on, it waits for the same. A tenant without settings can be deleted as long as it has jobs.
-func (n *Node) DeleteTenant(ctx context.Context, name string, expected uint64) (rpc.TaskProgress, error) {
-	standing, ok, err := n.plane.GetSetting(ctx, control.Tenant, name)
-	if err != nil {
-		return rpc.TaskProgress{}, settingsError(err)
-	}
-	if ok && standing.Tenant.GetDeleting() {
-		return n.finishDeletion(ctx, name, standing.Version())
-	}
-	if !ok || standing.Deleted() {
-		has, err := n.tenantHasJobs(ctx, name)
-		if err != nil {
-			return rpc.TaskProgress{}, err
-		}
-		if !has {
-			return rpc.TaskProgress{}, settingsError(&control.VersionError{Kind: control.Tenant, Name: name, Expected: rpc.AnyVersion})
-		}
-	}
-	// Every shard must refuse the tenant's creates before its jobs are removed, so that a shard that lags is an error here.
-	deleting, err := n.settings.put(ctx, control.Setting{
-		Tenant: &storagev1.TenantSettings{Name: name, Deleting: true},
-	}, expected)
-	if err != nil {
-		return rpc.TaskProgress{}, lagIsUnavailable(err)
-	}
-	return n.finishDeletion(ctx, name, deleting.Version())
-}
-
-// tenantHasJobs looks for one job of the tenant.
-func (n *Node) tenantHasJobs(ctx context.Context, name string) (has bool, err error) {
-	for _, shard := range n.slots.shards {
-		err := n.View(ctx, shard, false, func(r fsm.Reader) error {
-			jobs, _ := fsm.ListJobs(r, fsm.JobFilter{Tenant: name}, nil, 1, tenantScanRows)
-			has = has || len(jobs) > 0
-			return nil
-		})
-		if has || err != nil {
-			return has, err
-		}
-	}
-	return false, nil
-}
-
-// finishDeletion removes the jobs of a tenant that is being deleted since version, and then its settings.
-func (n *Node) finishDeletion(ctx context.Context, name string, version uint64) (rpc.TaskProgress, error) {
-	id := fmt.Sprintf("delete-tenant/%s/%d", name, version)
-	progress, err := n.RunTask(ctx, id, storagev1.TaskKind_TASK_KIND_DELETE_TENANT, &storagev1.Filter{Tenant: name})
-	if err != nil || !progress.Finished {
-		return progress, err
-	}
-	standing, ok, err := n.plane.GetSetting(ctx, control.Tenant, name)
-	if err != nil {
-		return progress, settingsError(err)
-	}
-	if !ok || !standing.Tenant.GetDeleting() {
-		return progress, nil // somebody else has finished it
-	}
-	_, err = n.settings.put(ctx, control.Setting{Tenant: &storagev1.TenantSettings{Name: name, Deleted: true}}, rpc.AnyVersion)
-	return progress, lagIsUnavailable(err)
-}
-
-// resumeDeletions finishes the deletions of tenants that a stop interrupted, or whose caller does not wait any more.
-func (n *Node) resumeDeletions(ctx context.Context) error {
-	for {
-		pause := deletionsInterval
-		tenants, err := n.Tenants(ctx)
-		for _, t := range tenants {
-			if t.GetDeleting() && err == nil {
-				_, err = n.finishDeletion(ctx, t.GetName(), t.GetVersion())
-			}
-		}
-		if err != nil {
-			n.logger.Debug("deletions of tenants wait", "error", err)
-			pause = settingsRetry
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
-	}
-}
-
-// lagIsUnavailable makes shards that lag the caller's to retry, where going on without them would be wrong.
-func lagIsUnavailable(err error) error {
-	var lag *rpc.Lagging
-	if errors.As(err, &lag) {
-		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: settingsRetry, Ambiguous: true}
-	}
 	return err
 }

@@ -39,7 +39,7 @@ type tasks struct {
 	leads  func(shard uint32) bool
 	logger *slog.Logger
 
-	wake chan struct{}
+	wake wake
 	mu   sync.Mutex
 	// Guarded by mu. queued are waiting or being stepped, with who wants to know; scan are shards to look for open tasks in.
 	queued  map[taskRef]*taskRun
@@ -57,13 +57,13 @@ type taskRun struct {
 
 func newTasks(n *Node) *tasks {
 	return &tasks{
-		do: n.Do, open: n.openTasks, leads: n.leads, logger: n.logger,
-		wake: make(chan struct{}, 1), queued: map[taskRef]*taskRun{},
+		do: n.Do, open: n.openTasks, leads: n.serves, logger: n.logger,
+		wake: newWake(), queued: map[taskRef]*taskRun{},
 	}
 }
 
-// leads says whether this node serves the shard.
-func (n *Node) leads(shard uint32) bool {
+// serves says whether this node leads the shard and answers for it.
+func (n *Node) serves(shard uint32) bool {
 	s, ok := n.host.StatusOf(shard)
 	return ok && s.Established
 }
@@ -84,14 +84,7 @@ func (t *tasks) look(shard uint32) {
 		t.scan = append(t.scan, shard)
 	}
 	t.mu.Unlock()
-	t.poke()
-}
-
-func (t *tasks) poke() {
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
+	t.wake.poke()
 }
 
 // enqueue advances a task from now on; asked again while it is advanced, it returns the same run.
@@ -103,7 +96,7 @@ func (t *tasks) enqueue(ref taskRef) *taskRun {
 		run = &taskRun{ref: ref, done: make(chan struct{})}
 		t.queued[ref] = run
 		t.waiting = append(t.waiting, run)
-		t.poke()
+		t.wake.poke()
 	}
 	return run
 }

@@ -46,6 +46,9 @@ type Config struct {
 	ClockHold      time.Duration
 	// VerifyEvery is how often each shard that the node leads is verified unasked; 0: never.
 	VerifyEvery time.Duration
+	// RaiseLevelAfter is for how long every node's binary must have supported a higher level of the state machine until it
+	// is used. Up to then a node can be set back to the binary before.
+	RaiseLevelAfter time.Duration
 	// ShutdownTimeout bounds the graceful part of a stop.
 	ShutdownTimeout time.Duration
 	// EtcdSocket is the path of a unix socket to serve the embedded etcd at, for operators and drills; empty: none.
@@ -67,6 +70,7 @@ func DefaultConfig() Config {
 		ClockStepLimit:  500 * time.Millisecond,
 		ClockHold:       time.Minute,
 		VerifyEvery:     time.Hour,
+		RaiseLevelAfter: time.Minute,
 		ShutdownTimeout: 15 * time.Second,
 	}
 }
@@ -111,6 +115,7 @@ func (c *Config) Validate() error {
 		{"clock-step-limit", int64(c.ClockStepLimit), int64(10 * time.Millisecond), int64(time.Hour)},
 		{"clock-hold", int64(c.ClockHold), 0, int64(24 * time.Hour)},
 		{"verify-every", int64(c.VerifyEvery), 0, int64(366 * 24 * time.Hour)},
+		{"raise-level-after", int64(c.RaiseLevelAfter), int64(time.Second), int64(366 * 24 * time.Hour)},
 		{"shutdown-timeout", int64(c.ShutdownTimeout), int64(time.Second), int64(time.Hour)},
 	} {
 		if f.value < f.min || f.value > f.max {
@@ -159,7 +164,7 @@ func (c *Config) validateCluster(host, port string) error {
 		if err := checkPeerAddr(net.JoinHostPort(host, port)); err != nil {
 			return fmt.Errorf("listen: the cluster has to reach this node there: %w", err)
 		}
-		return nil
+		return checkReach(host, "join", c.Join[0])
 	}
 	for _, p := range c.Peers {
 		if p.Name != c.Name {
@@ -168,9 +173,19 @@ func (c *Config) validateCluster(host, port string) error {
 		if _, peerPort, err := net.SplitHostPort(p.Addr); err != nil || peerPort != port {
 			return fmt.Errorf("listen: port %s is not that of %s in --peers, %s", port, p.Name, p.Addr)
 		}
-		return nil
+		return checkReach(host, "peers", p.Addr)
 	}
 	return fmt.Errorf("name: %q is not among --peers", c.Name)
+}
+
+// checkReach refuses a node that listens where only its own machine reaches it, in a cluster that is elsewhere by a flag's
+// address.
+func checkReach(host, flag, addr string) error {
+	if elsewhere, _, err := net.SplitHostPort(addr); err != nil || !isLoopback(host) || isLoopback(elsewhere) {
+		return nil
+	}
+	return fmt.Errorf("listen: only this machine reaches %s, and by --%s the nodes are reached at %s and the like; "+
+		"listen where the other nodes reach this one", host, flag, addr)
 }
 
 // isLoopback is true of addresses that only this machine reaches; a name other than localhost is not resolved.

@@ -44,7 +44,11 @@ func TestConfigValidate(t *testing.T) {
 		{"not among the peers", clustered(func(c *Config) { c.Name = "n9" }), "not among --peers"},
 		{"another port", clustered(func(c *Config) { c.Listen = "127.0.0.1:7071" }), "port 7071 is not that of n1"},
 		{"peers and join", clustered(func(c *Config) { c.Join = []string{"h:1"} }), "join:"},
-		{"join", clustered(func(c *Config) { c.Peers, c.Join = nil, []string{"h:1"} }), ""},
+		{"peers elsewhere", clustered(func(c *Config) { c.Peers[0].Addr = "10.0.0.1:7070" }), "listen: only this machine reaches 127.0.0.1"},
+		{"peers by name", clustered(func(c *Config) { c.Peers[0].Addr, c.Listen, c.Insecure = "db1:7070", ":7070", true }), ""},
+		{"peers on this machine", clustered(func(c *Config) { c.Peers[0].Addr, c.Listen = "localhost:7070", "[::1]:7070" }), ""},
+		{"join", clustered(func(c *Config) { c.Peers, c.Join = nil, []string{"127.0.0.1:1"} }), ""},
+		{"join elsewhere", clustered(func(c *Config) { c.Peers, c.Join = nil, []string{"h:1"} }), "listen: only this machine reaches 127.0.0.1"},
 		{"join nobody", clustered(func(c *Config) { c.Peers, c.Join = nil, []string{"h"} }), "join:"},
 		{"join and listen anywhere", clustered(func(c *Config) {
 			c.Peers, c.Join, c.Listen, c.Insecure = nil, []string{"h:1"}, ":7070", true

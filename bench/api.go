@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/carillon-scheduler/carillon/proto/carillon/v1/carillonv1connect"
+	"github.com/carillon-scheduler/carillon/proto/codec"
 )
 
 // api is one way to the server under test. Every role (producers, workers, probes) has its own, so that none waits behind
@@ -111,44 +113,19 @@ func (a *api) close() { a.transport.CloseIdleConnections() }
 
 // vtCodec encodes messages by their generated code instead of by reflection, so that the bench takes little of the CPU
 // that it shares with the server. On the wire it is the usual protobuf.
-type vtCodec struct{}
+type vtCodec struct{ codec.Proto }
 
-type vtMessage interface {
-	SizeVT() int
-	MarshalToSizedBufferVT(dst []byte) (int, error)
+type unsafeMessage interface {
+	proto.Message
 	UnmarshalVTUnsafe(src []byte) error
 }
 
-func (vtCodec) Name() string { return "proto" }
-
-func (c vtCodec) Marshal(msg any) ([]byte, error) { return c.MarshalAppend(nil, msg) }
-
-func (vtCodec) MarshalAppend(dst []byte, msg any) ([]byte, error) {
-	switch m := msg.(type) {
-	case vtMessage:
-		start, size := len(dst), m.SizeVT()
-		if cap(dst)-start < size {
-			dst = append(make([]byte, 0, start+size), dst...)
-		}
-		dst = dst[:start+size]
-		if _, err := m.MarshalToSizedBufferVT(dst[start:]); err != nil {
-			return nil, fmt.Errorf("marshal %T: %w", msg, err)
-		}
-		return dst, nil
-	case proto.Message:
-		return proto.MarshalOptions{}.MarshalAppend(dst, m)
-	}
-	return nil, fmt.Errorf("marshal %T: not a protobuf message", msg)
-}
-
 // Unmarshal copies src once, as it goes back to a pool, and lets all strings and byte fields refer to the copy.
-func (vtCodec) Unmarshal(src []byte, msg any) error {
-	switch m := msg.(type) {
-	case vtMessage:
-		proto.Reset(msg.(proto.Message))
-		return m.UnmarshalVTUnsafe(append([]byte(nil), src...))
-	case proto.Message:
-		return proto.Unmarshal(src, m)
+func (c vtCodec) Unmarshal(src []byte, msg any) error {
+	m, ok := msg.(unsafeMessage)
+	if !ok {
+		return c.Proto.Unmarshal(src, msg)
 	}
-	return fmt.Errorf("unmarshal %T: not a protobuf message", msg)
+	proto.Reset(m)
+	return m.UnmarshalVTUnsafe(slices.Clone(src))
 }

@@ -46,6 +46,10 @@ func (p *program) serveCommand() *cli.Command {
 				Usage: "compare and check the replicas of each shard led here once in this `DURATION`; 0: never",
 			},
 			&cli.DurationFlag{
+				Name: "raise-level-after", Value: d.RaiseLevelAfter,
+				Usage: "after an upgrade, use what is new once all nodes have had it for this `DURATION`",
+			},
+			&cli.DurationFlag{
 				Name: "shutdown-timeout", Value: d.ShutdownTimeout, Usage: "stop for good after this `DURATION`",
 			},
 			&cli.StringFlag{
@@ -96,6 +100,7 @@ func (p *program) nodeConfig(c *cli.Context) (node.Config, error) {
 	config.RowCacheBytes = c.Int64("row-cache-bytes")
 	config.ClockStepLimit, config.ClockHold = c.Duration("clock-step-limit"), c.Duration("clock-hold")
 	config.VerifyEvery = c.Duration("verify-every")
+	config.RaiseLevelAfter = c.Duration("raise-level-after")
 	config.ShutdownTimeout, config.EtcdSocket = c.Duration("shutdown-timeout"), c.String("etcd-socket")
 	logger, err := newLogger(p.stderr, c.String("log-format"), c.String("log-level"))
 	if err != nil {

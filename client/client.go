@@ -14,19 +14,11 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/carillon-scheduler/carillon/proto/carillon/v1/carillonv1connect"
+	"github.com/carillon-scheduler/carillon/proto/codec"
 )
 
 // DefaultAddress is where a node listens unless told otherwise.
 const DefaultAddress = "http://127.0.0.1:7070"
-
-// DefaultTimeout bounds calls whose context has no deadline.
-const DefaultTimeout = 30 * time.Second
-
-// tryTimeout bounds one try of a call, so that a frozen node costs a try and not the call.
-const tryTimeout = 10 * time.Second
-
-// maxResponseBytes bounds what the library reads of one answer: a full Claim is 32 MiB.
-const maxResponseBytes = 48 << 20
 
 // Client calls a Carillon server or cluster. Make it with New.
 type Client struct {
@@ -98,9 +90,7 @@ func New(address string, opts ...Option) (*Client, error) {
 	}
 	c.connect(&endpointDoer{next: transport})
 	c.closed, c.close = context.WithCancel(context.Background())
-	c.creates = newMerger(c.sendCreates, mergeLimits{
-		items: 1000, bytes: 8 << 20, linger: time.Millisecond, inFlight: 8,
-	})
+	c.creates = newMerger(c.sendCreates, createLimits)
 	return c, nil
 }
 
@@ -108,7 +98,7 @@ func (c *Client) connect(doer connect.HTTPClient) {
 	// The host is put in by endpointDoer, per try.
 	const base = "http://carillon"
 	opts := connect.WithClientOptions(
-		connect.WithCodec(codec{}),
+		connect.WithCodec(codec.Proto{}),
 		// Payloads are small or opaque, and the network is near: gzip costs more than it saves.
 		connect.WithAcceptCompression("gzip", nil, nil),
 		connect.WithReadMaxBytes(maxResponseBytes),

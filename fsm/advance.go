@@ -102,7 +102,7 @@ func (a *apply) skipMissed(e *storagev1.Execution) bool {
 	if catchUpOf(j) != storagev1.CatchUp_CATCH_UP_NONE && e.NominalMs >= windowStart(j, a.stamp) {
 		return false
 	}
-	j.State = storagev1.JobState_JOB_STATE_FINISHED
+	j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
 	a.s.Set(key, mustEncode(j.MarshalVT()))
 	a.meta.SkippedTotal++
 	a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_SKIPPED)

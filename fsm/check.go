@@ -75,8 +75,10 @@ const maxCheckIdentities = 1 << 20
 
 // Check recounts a shard from its rows and reports what does not hold, each violation as it is found. It reads every row
 // about twice and looks others up, on any consistent Reader, whose own errors the caller asks for afterwards. It keeps in
-// memory: what a Machine keeps (settings, markers), 24 bytes for each claim whose lease-end timer stands, 8 for each
-// replaced payload that waits to be removed, and 8 MiB of identities at most.
+// memory: what a Machine keeps (settings, markers); 24 bytes for each claim whose lease-end timer stands; 8 for each
+// replaced payload, and each purged one-shot, that housekeeping is to look at; the name of each marked job that it is to
+// look at, of each job whose held executions a task releases, and of each job that is gone and has left a payload; and
+// 8 MiB of identities at most.
 func Check(r Reader, report func(Violation)) {
 	defer func() {
 		switch p := recover().(type) {

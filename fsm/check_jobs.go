@@ -82,7 +82,7 @@ func (c *checker) jobRow(key []byte, tenant, jobID string, j *storagev1.Job) {
 	}
 	isActive := j.State == storagev1.JobState_JOB_STATE_ACTIVE
 	switch {
-	case j.State < storagev1.JobState_JOB_STATE_ACTIVE || j.State > storagev1.JobState_JOB_STATE_FINISHED:
+	case j.State < storagev1.JobState_JOB_STATE_ACTIVE || j.State > storagev1.JobState_JOB_STATE_EXHAUSTED:
 		c.fail(RuleRow, key, "its state is %d", j.State)
 	case isOneShot(j) && j.NextMs != 0, isOneShot(j) && j.Template != nil && j.State != storagev1.JobState_JOB_STATE_PAUSED:
 		c.fail(RuleRow, key, "it is a one-shot in the form of another job")

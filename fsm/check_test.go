@@ -172,7 +172,7 @@ var plantings = []planting{
 			if j == nil || j.State != storagev1.JobState_JOB_STATE_PAUSED || j.Incarnation != e.Incarnation {
 				return false
 			}
-			j.State = storagev1.JobState_JOB_STATE_FINISHED
+			j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
 			s.Set(JobKey(e.Tenant, e.JobId), mustEncode(j.MarshalVT()))
 			return true
 		})

@@ -11,8 +11,9 @@ import (
 )
 
 // Reader reads a shard's rows. Keys are relative to the shard: their first byte is the kind (keys.go). Slices handed out
-// must not be changed; what Get returns stays valid, what Scan hands out only until fn returns. I/O errors are sticky in the implementation and
-// surface when it commits, or from its Err: after one, reads find nothing and what was computed is thrown away.
+// must not be changed; what Get returns stays valid, what Scan hands out only until fn returns. I/O errors are sticky in
+// the implementation and surface when it commits, or from its Err: after one, reads find nothing and what was computed is
+// thrown away.
 type Reader interface {
 	// Get returns the value of key.
 	Get(key []byte) (value []byte, ok bool)

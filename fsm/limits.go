@@ -58,6 +58,3 @@ const (
 	maxRetentionMS = 400 * dayMS
 	maxRetryMS     = 366 * dayMS
 )
-
-// MaxLevel is the highest level this binary knows; level 1 is the first.
-const MaxLevel = 1

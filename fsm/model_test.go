@@ -218,7 +218,7 @@ func (m *modelTest) fire(j *modelJob) {
 		}
 		j.waiting = false
 		if m.now-j.at > missedAfterMS && j.catchUp == storagev1.CatchUp_CATCH_UP_NONE {
-			j.state = "finished"
+			j.state = "exhausted"
 			m.executions[Identity{"t", j.id, j.inc, 1, j.at, ""}] = &modelExecution{
 				id: Identity{"t", j.id, j.inc, 1, j.at, ""}, state: "skipped"}
 			return
@@ -482,7 +482,7 @@ func (m *modelTest) resume(t *rapid.T) {
 }
 
 func (m *modelTest) delete(t *rapid.T) {
-	j := m.anyJob(t, rapid.SampledFrom([]string{"active", "paused", "finished"}).Draw(t, "state"))
+	j := m.anyJob(t, rapid.SampledFrom([]string{"active", "paused", "exhausted"}).Draw(t, "state"))
 	hints, _ := LiveExecutionKeys(m.s, "t", j.id, MaxBatch)
 	r := m.apply(&storagev1.Command{DeleteJob: &storagev1.DeleteJob{Tenant: "t", JobId: j.id, Hints: hints}})
 	if r.Refusal != nil {
@@ -609,7 +609,7 @@ func (m *modelTest) check(t *rapid.T) {
 		v, ok := GetJob(m.s, "t", j.id)
 		want := j.state
 		if j.oneShot && !j.waiting && want == "active" {
-			want = "finished"
+			want = "exhausted"
 		}
 		if !ok || jobState(v.State) != want || v.Job.Incarnation != j.inc {
 			t.Fatalf("job %s: %v %s, want %s", j.id, v.Job, jobState(v.State), want)

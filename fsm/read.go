@@ -23,7 +23,7 @@ type JobView struct {
 	Job *storagev1.Job
 	// Payload is set by GetJob only.
 	Payload []byte
-	// State is the effective one: a one-shot that has fired is FINISHED.
+	// State is the effective one: a one-shot that has fired is EXHAUSTED.
 	State storagev1.JobState
 	// NextMS is the next nominal instant; 0: none is pending.
 	NextMS int64
@@ -60,7 +60,7 @@ func viewOf(f *finder, tenant, jobID string, j *storagev1.Job, whole bool) JobVi
 			v.NextMS = j.Schedule.GetAtMs()
 		} else {
 			if v.State == storagev1.JobState_JOB_STATE_ACTIVE {
-				v.State = storagev1.JobState_JOB_STATE_FINISHED
+				v.State = storagev1.JobState_JOB_STATE_EXHAUSTED
 			}
 			if whole {
 				id := oneShotIdentity(tenant, jobID, j)

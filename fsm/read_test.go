@@ -33,7 +33,7 @@ func TestPages(t *testing.T) {
 	const huge = 1 << 20
 	for _, f := range []JobFilter{
 		{Tenant: "t"}, {Tenant: "t-1"}, {Tenant: "t", IDPrefix: "job-1"}, {Tenant: "t", Queue: "q1"},
-		{Tenant: "t", State: storagev1.JobState_JOB_STATE_FINISHED}, {Tenant: "t", State: storagev1.JobState_JOB_STATE_DELETED},
+		{Tenant: "t", State: storagev1.JobState_JOB_STATE_EXHAUSTED}, {Tenant: "t", State: storagev1.JobState_JOB_STATE_DELETED},
 		{Tenant: "t", Labels: []LabelFilter{{Key: "k", Value: "v"}}}, {Tenant: "t", Labels: []LabelFilter{{Key: "other", AnyValue: true}}},
 	} {
 		whole, next := ListJobs(r.s, f, nil, huge, huge)

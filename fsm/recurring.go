@@ -102,13 +102,13 @@ func (a *apply) accept(tenant, jobID string, j *storagev1.Job, nominal int64, d 
 	}, d)
 }
 
-// rearm lets j's next nominal instant stand in the index, or finishes the job when there is none.
+// rearm lets j's next nominal instant stand in the index, or exhausts the job when there is none.
 func (a *apply) rearm(tenant, jobID string, j *storagev1.Job) {
 	j.NextMs = 0
 	if next, ok := nextOf(j, j.WatermarkMs); ok {
 		a.putRecurring(tenant, jobID, j, next)
 		return
 	}
-	j.State = storagev1.JobState_JOB_STATE_FINISHED
-	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_FINISHED, tenant, jobID, j.Incarnation, j.Version)
+	j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
+	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED, tenant, jobID, j.Incarnation, j.Version)
 }

@@ -45,12 +45,12 @@ func (r *replay) event(t failer, e *storagev1.Event) {
 	case storagev1.EventType_EVENT_TYPE_JOB_PAUSED:
 		r.jobs[job] = "paused"
 	case storagev1.EventType_EVENT_TYPE_JOB_UPDATED:
-		// A finished job goes on under a new schedule.
-		if r.jobs[job] == "finished" {
+		// An exhausted job goes on under a new schedule.
+		if r.jobs[job] == "exhausted" {
 			r.jobs[job] = "active"
 		}
-	case storagev1.EventType_EVENT_TYPE_JOB_FINISHED:
-		r.jobs[job] = "finished"
+	case storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED:
+		r.jobs[job] = "exhausted"
 	case storagev1.EventType_EVENT_TYPE_JOB_DELETED:
 		r.jobs[job] = "deleted"
 	case storagev1.EventType_EVENT_TYPE_JOB_SWEPT:
@@ -68,7 +68,7 @@ func (r *replay) event(t failer, e *storagev1.Event) {
 		delete(r.executions, id)
 	case storagev1.EventType_EVENT_TYPE_SKIPPED:
 		if e.Count == 0 && r.jobs[job] == "active" {
-			r.jobs[job] = "finished"
+			r.jobs[job] = "exhausted"
 		}
 	case storagev1.EventType_EVENT_TYPE_LOST, storagev1.EventType_EVENT_TYPE_RELEASED, storagev1.EventType_EVENT_TYPE_REQUEUED,
 		storagev1.EventType_EVENT_TYPE_CANCEL_REQUESTED, storagev1.EventType_EVENT_TYPE_LATE_ATTEMPT:

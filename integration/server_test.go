@@ -68,6 +68,8 @@ type server struct {
 	dir  string
 	args []string
 	addr string
+	// binary is another build to run, if it is set.
+	binary string
 	// clockDir, if set, is where the file is that steps its clock.
 	clockDir string
 	// smallDisk, if set, is the size in bytes of a disk that the process has to itself.
@@ -116,6 +118,9 @@ func (s *server) launch() {
 	s.t.Helper()
 	s.log = &logTail{}
 	s.cmd = exec.Command(binary, append([]string{"serve", "--data", s.dir, "--listen", s.addr}, s.args...)...)
+	if s.binary != "" {
+		s.cmd.Path = s.binary
+	}
 	if s.clockDir != "" {
 		s.cmd.Path, s.cmd.Dir = steppedBinary, s.clockDir
 	}
@@ -206,6 +211,12 @@ func (s *server) kill() {
 func (s *server) stop() int {
 	s.t.Helper()
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	return s.exitCode()
+}
+
+// exitCode is that of a process that ends by itself.
+func (s *server) exitCode() int {
+	s.t.Helper()
 	select {
 	case <-s.done:
 	case <-time.After(30 * time.Second):

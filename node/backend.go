@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/fsm"
@@ -44,7 +46,7 @@ func (n *Node) DoAll(ctx context.Context, cmds []rpc.ShardCommand) []rpc.Outcome
 	if n.router != nil {
 		all = n.router.DoAll(ctx, cmds)
 	} else {
-		all = (&local{n.host, n.dispatcher}).Propose(ctx, cmds)
+		all = (&local{n}).Propose(ctx, cmds)
 	}
 	for i, c := range cmds {
 		all[i].Result, all[i].Err = n.outcome(c.Shard, c.Command, all[i].Result, all[i].Err)
@@ -66,15 +68,27 @@ func (n *Node) outcome(shard uint32, cmd *storagev1.Command, res fsm.Result, err
 	return res, nil
 }
 
-// View calls fn with the shard's committed rows, all of one moment.
+// View calls fn with the shard's committed rows, all of one moment: of the replica here, or of another node's.
 func (n *Node) View(ctx context.Context, shard uint32, stale bool, fn func(fsm.Reader) error) error {
-	if err := n.host.Read(ctx, shard, stale); err != nil {
-		return backendError(err)
+	if s, _ := n.host.StatusOf(shard); n.router != nil && !slices.Contains(s.Conf.Voters, s.ReplicaID) {
+		return n.router.View(ctx, shard, stale, n.readersOf(shard), fn)
 	}
-	if err := n.snapshot(shard, fn); err != nil {
-		return backendError(err)
+	return backendError((&local{n}).View(ctx, shard, stale, fn))
+}
+
+// readersOf are the other stores that can read a shard, its leader's first.
+func (n *Node) readersOf(shard uint32) (stores []string) {
+	add := func(store string) {
+		if store != "" && store != n.dir.Ident().StoreUUID && !slices.Contains(stores, store) {
+			stores = append(stores, store)
+		}
 	}
-	return nil
+	add(n.leaderOf(shard))
+	placed := n.placement.stores(shard)
+	for _, id := range slices.Sorted(maps.Keys(placed)) {
+		add(placed[id])
+	}
+	return stores
 }
 
 // snapshot reads the shard's rows as they stand.

@@ -3,6 +3,8 @@ package node
 import (
 	"net"
 	"sync"
+
+	"github.com/carillon-scheduler/carillon/node/peer"
 )
 
 // ownFiles is how many files the node itself may need at once: Pebble's tables, the logs, etcd's.
@@ -12,6 +14,13 @@ const ownFiles = 1200
 func connectionsWithin(files uint64) int {
 	const enough = 1 << 20
 	return int(min(files-min(ownFiles, files/2), enough))
+}
+
+// callersWithin divides connections where callers and other nodes come by one port: served may be open, and twice waiting be
+// held before them, those that have not said what they are and those that wait for one of the served to go.
+func callersWithin(connections int) (served, waiting int) {
+	waiting = min(peer.MaxPending, connections/4)
+	return connections - 2*waiting, waiting
 }
 
 // boundListener accepts no more connections than may be open; others wait until one is closed.

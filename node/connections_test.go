@@ -52,9 +52,13 @@ func TestConnectionsAreBounded(t *testing.T) {
 }
 
 func TestFilesAreLeftForTheNode(t *testing.T) {
-	for files, want := range map[uint64]int{256: 128, 1024: 512, 20_000: 18_800, 1 << 63: 1 << 20} {
-		if got := connectionsWithin(files); got != want {
-			t.Errorf("%d files: %d connections, want %d", files, got, want)
+	for files, want := range map[uint64]struct{ all, served, waiting int }{
+		256: {128, 64, 32}, 1024: {512, 256, 128}, 4096: {2896, 1448, 724}, 20_000: {18_800, 16_752, 1024}, 1 << 63: {1 << 20, 1<<20 - 2048, 1024},
+	} {
+		got := connectionsWithin(files)
+		served, waiting := callersWithin(got)
+		if got != want.all || served != want.served || waiting != want.waiting {
+			t.Errorf("%d files: %d connections, %d served and %d waiting, want %v", files, got, served, waiting, want)
 		}
 	}
 }

@@ -16,6 +16,8 @@ const (
 	messageInterest = 1
 	// messageHint is a list of queues in which the sender has something to give.
 	messageHint = 2
+	// messageLeads is the list of shards that the sender leads, the whole list each time.
+	messageLeads = 3
 )
 
 const (
@@ -25,8 +27,18 @@ const (
 	aliveEvery = 250 * time.Millisecond
 )
 
-// Queue names hold no zero byte.
-func encodeQueues(queues []string) []byte { return []byte(strings.Join(queues, "\x00")) }
+// encodeQueues lists as many queues as a message holds; polls for the others find work by asking. Queue names hold no zero
+// byte.
+func encodeQueues(queues []string) []byte {
+	size := 0
+	for i, name := range queues {
+		if size += len(name) + 1; size > peer.MaxMessage+1 {
+			queues = queues[:i]
+			break
+		}
+	}
+	return []byte(strings.Join(queues, "\x00"))
+}
 
 func decodeQueues(payload []byte) (queues []string) {
 	for name := range bytes.SplitSeq(payload, []byte{0}) {
@@ -53,6 +65,13 @@ func (n *Node) receiveMessage(from string, kind byte, payload []byte) {
 		n.dispatcher.SetInterest(from, decodeQueues(payload))
 	case messageHint:
 		n.poller.Hinted(from, decodeQueues(payload))
+	case messageLeads:
+		told, err := decodeLeads(payload)
+		if err != nil {
+			n.logger.Warn("message of another node is not understood", "store", from, "error", err)
+			return
+		}
+		n.leads.learn(from, told)
 	}
 }
 
@@ -63,12 +82,7 @@ func (n *Node) hint(store string, queues []string) {
 }
 
 // interested is called when polls wait for something new.
-func (n *Node) interested() {
-	select {
-	case n.interestGrown <- struct{}{}:
-	default:
-	}
-}
+func (n *Node) interested() { n.interestGrown.poke() }
 
 // tellInterest keeps the other nodes informed of what polls wait for here.
 func (n *Node) tellInterest(ctx context.Context) error {
@@ -106,9 +120,9 @@ func (n *Node) suspect(store string, is bool) {
 	}
 }
 
-// health is what beats tell of this node.
+// health is what beats tell of this node. Before it serves nobody has judged its clock, which has no voice then.
 func (n *Node) health() peer.Health {
-	h := peer.Health{WallMS: time.Now().UnixMilli(), ClockMS: time.Now().UnixMilli(), ClockOK: true}
+	h := peer.Health{WallMS: time.Now().UnixMilli(), ClockMS: time.Now().UnixMilli()}
 	if !n.serving.Load() {
 		return h
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -28,7 +29,6 @@ const (
 // is waited for.
 type web struct {
 	listener net.Listener
-	server   *http.Server
 	logger   *slog.Logger
 	// handler is nil until the node can serve; waiting says why it cannot.
 	handler atomic.Pointer[http.Handler]
@@ -44,15 +44,8 @@ func listen(addr string, logger *slog.Logger) (*web, error) {
 	return &web{listener: l, logger: logger}, nil
 }
 
-// bound makes callers come by l, within the limit of open files.
-func (w *web) bound(l net.Listener) error {
-	most, err := maxConnections()
-	if err != nil {
-		return err
-	}
-	w.listener = newBoundListener(l, most)
-	return nil
-}
+// bound makes callers come by l, at most so many at once.
+func (w *web) bound(l net.Listener, most int) { w.listener = newBoundListener(l, most) }
 
 // publish writes the bound address to the data directory, for scripts that let the node choose its port.
 func (w *web) publish(dir string) error {
@@ -107,32 +100,46 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // serve answers until ctx ends, then lets calls under way finish for at most grace.
 func (w *web) serve(ctx context.Context, grace time.Duration) error {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true)
-	w.server = &http.Server{
-		Handler:           w,
-		Protocols:         protocols,
+	server := newServer(w, w.logger)
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	return serveHTTP(ctx, server, w.listener, grace)
+}
+
+// newServer is a server within the node's limits.
+func newServer(handler http.Handler, logger *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 256 << 10},
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
-		ErrorLog:          slog.NewLogLogger(w.logger.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
-	stopped := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() {
-		end, cancel := context.WithTimeout(context.Background(), grace)
-		defer cancel()
-		err := w.server.Shutdown(end)
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = w.server.Close()
+}
+
+// serveHTTP has server answer on l until ctx ends, with which others may close l too. It returns when the calls under way have
+// ended; those that last longer than grace are cut off.
+func serveHTTP(ctx context.Context, server *http.Server, l net.Listener, grace time.Duration) error {
+	group, ended := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		err := server.Serve(l)
+		if ctx.Err() != nil {
+			return nil
 		}
-		stopped <- err
+		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
 	})
-	err := w.server.Serve(w.listener)
-	if stop() { // it failed by itself
-		return fmt.Errorf("serve on %s: %w", w.listener.Addr(), err)
-	}
-	return <-stopped
+	group.Go(func() error {
+		<-ended.Done()
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		err := server.Shutdown(end)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = server.Close()
+		}
+		return err
+	})
+	return group.Wait()
 }
 
 // routes puts health and metrics beside the API. It looks at whole paths, unlike http.ServeMux, which redirects those with

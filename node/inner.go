@@ -2,9 +2,7 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -40,7 +38,6 @@ type inner struct {
 	transport *peer.Transport
 	client    *http.Client
 	ask       route.Asker
-	server    *http.Server
 	path      string
 	calls     http.Handler
 	// etcd is the members' protocol, nil until this node's member has begun.
@@ -54,9 +51,9 @@ type inner struct {
 	all    []control.StoreRecord
 }
 
-// openInner makes the node one that others can reach, at the port that l listens on. It returns what the callers' listener
-// is then.
-func (n *Node) openInner(l net.Listener) (net.Listener, error) {
+// openInner makes the node one that others can reach, at the port that l listens on, where waiting connections of each kind
+// may wait. It returns what the callers' listener is then.
+func (n *Node) openInner(l net.Listener, waiting int) (net.Listener, error) {
 	secret, err := peer.LoadSecret(n.cfg.ClusterSecretFile)
 	if err != nil {
 		return nil, err
@@ -79,7 +76,10 @@ func (n *Node) openInner(l net.Listener) (net.Listener, error) {
 	if err := in.creds.WriteTLSFiles(n.dir.TLSDir()); err != nil {
 		return nil, err
 	}
-	if in.mux, err = peer.NewMux(peer.MuxConfig{Listener: l, TLS: in.creds, Logger: n.logger}); err != nil {
+	in.mux, err = peer.NewMux(peer.MuxConfig{
+		Listener: l, TLS: in.creds, Logger: n.logger, MostPending: waiting, Backlog: waiting,
+	})
+	if err != nil {
 		return nil, err
 	}
 	in.transport, err = peer.New(peer.Config{
@@ -98,11 +98,6 @@ func (n *Node) openInner(l net.Listener) (net.Listener, error) {
 	in.path, in.calls = route.NewHandler(route.HandlerConfig{
 		Self: ident.StoreUUID, Local: in.localOrNil, Member: n, Logger: n.logger,
 	})
-	in.server = &http.Server{
-		Handler: in, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 256 << 10},
-		ErrorLog: slog.NewLogLogger(n.logger.Handler(), slog.LevelDebug),
-	}
 	n.inner = in
 	return in.mux.Public(), nil
 }
@@ -116,20 +111,8 @@ func (in *inner) localOrNil() route.Local {
 
 // serve answers the other nodes until ctx ends.
 func (in *inner) serve(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		end, cancel := context.WithTimeout(context.Background(), innerGrace)
-		defer cancel()
-		if in.server.Shutdown(end) != nil {
-			_ = in.server.Close() // what is left is cut off
-		}
-	})
-	defer stop()
-	err := in.server.Serve(in.mux.Cluster())
-	in.client.CloseIdleConnections()
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return fmt.Errorf("serve other nodes: %w", err)
+	defer in.client.CloseIdleConnections()
+	return serveHTTP(ctx, newServer(in, in.n.logger), in.mux.Cluster(), innerGrace)
 }
 
 // ServeHTTP tells the nodes' own calls from etcd's.

@@ -29,8 +29,9 @@ type admission struct {
 	// form: the node makes a new cluster.
 	form bool
 	// clusterID and initialCluster are what a member of the cluster has told; without the latter the node runs without a
-	// member of its own.
+	// member of its own, and reaches those at the URLs members.
 	clusterID, initialCluster string
+	members                   []string
 }
 
 // passGate asks the peers until the node may start with its empty directory; see decide. It ends with ctx.
@@ -75,8 +76,8 @@ func (n *Node) passGate(ctx context.Context) (admission, error) {
 // askPeers probes all peers at once and decides by what they answer. With --join whoever answers is a member, or waits too.
 func (n *Node) askPeers(ctx context.Context) verdict {
 	peers := slices.DeleteFunc(slices.Clone(n.cfg.Peers), func(p Peer) bool { return p.Name == n.cfg.Name })
-	for _, addr := range n.cfg.Join {
-		peers = append(peers, Peer{Addr: addr})
+	if len(n.cfg.Join) > 0 {
+		peers = n.toJoin()
 	}
 	answers := make([]answer, len(peers))
 	group := new(errgroup.Group)
@@ -91,6 +92,21 @@ func (n *Node) askPeers(ctx context.Context) verdict {
 		return decideJoin(answers)
 	}
 	return decide(n.cfg.Name, n.cfg.Peers, answers)
+}
+
+// toJoin are the nodes that the operator named, and those that this store has known: the named ones may be gone by now.
+func (n *Node) toJoin() (peers []Peer) {
+	addrs := slices.Clone(n.cfg.Join)
+	for _, s := range n.known {
+		addrs = append(addrs, s.Addr)
+	}
+	slices.Sort(addrs)
+	for _, addr := range slices.Compact(addrs) {
+		if addr != n.cfg.clusterAddr() {
+			peers = append(peers, Peer{Addr: addr})
+		}
+	}
+	return peers
 }
 
 func (n *Node) askPeer(ctx context.Context, p Peer) answer {
@@ -158,7 +174,11 @@ func (n *Node) askOneToJoin(ctx context.Context, p Peer) (admission, error) {
 	case res.GetReason() != "":
 		return admission{}, &joinRefused{res.GetReason()}
 	}
-	return admission{clusterID: res.GetClusterId(), initialCluster: res.GetInitialCluster()}, nil
+	admitted := admission{clusterID: res.GetClusterId(), initialCluster: res.GetInitialCluster()}
+	for _, m := range res.GetMembers() {
+		admitted.members = append(admitted.members, m.GetPeerUrl())
+	}
+	return admitted, nil
 }
 
 // Probe answers who the node is. It is served from the start on.
@@ -187,11 +207,18 @@ func (n *Node) Join(ctx context.Context, req *clusterv1.JoinRequest) (*clusterv1
 	if err != nil {
 		return busy(err.Error())
 	}
+	var living []string
 	for _, s := range stores {
+		if s.UUID == req.GetStoreUuid() && s.State == control.StoreGone {
+			return &clusterv1.JoinResponse{Reason: "its store was declared gone; start it with an empty data directory"}, nil
+		}
+		if s.Live && s.UUID != req.GetStoreUuid() {
+			living = append(living, control.MemberName(s.Name, s.UUID))
+		}
 		if s.UUID == req.GetStoreUuid() || s.State == control.StoreGone || s.Name != req.GetName() && s.Addr != req.GetAddress() {
 			continue
 		}
-		heard := n.inner.hears(ctx, s.UUID)
+		heard := n.inner.hears(ctx, s.UUID) || n.heardByOthers(ctx, s.UUID)
 		switch {
 		case s.UUID == n.dir.Ident().StoreUUID:
 			return &clusterv1.JoinResponse{Reason: fmt.Sprintf("%s at %s is this node, and it lives", s.Name, s.Addr)}, nil
@@ -202,8 +229,12 @@ func (n *Node) Join(ctx context.Context, req *clusterv1.JoinRequest) (*clusterv1
 			return busy(fmt.Sprintf("%s at %s was alive a moment ago", s.Name, s.Addr))
 		}
 	}
-	admitted, err := n.etcd.Admit(ctx, control.Joiner{
-		Name: req.GetName(), StoreUUID: req.GetStoreUuid(), PeerURL: peerURL(req.GetAddress()),
+	etcd := n.etcd.Load()
+	if etcd == nil {
+		return n.passOn(ctx, req)
+	}
+	admitted, err := etcd.Admit(ctx, control.Joiner{
+		Name: req.GetName(), StoreUUID: req.GetStoreUuid(), PeerURL: peerURL(req.GetAddress()), Living: living,
 	})
 	switch {
 	case errors.Is(err, control.ErrBusy), errors.Is(err, control.ErrUnavailable):
@@ -211,7 +242,48 @@ func (n *Node) Join(ctx context.Context, req *clusterv1.JoinRequest) (*clusterv1
 	case err != nil:
 		return &clusterv1.JoinResponse{Reason: err.Error()}, nil
 	}
-	return &clusterv1.JoinResponse{ClusterId: admitted.ClusterID, InitialCluster: admitted.InitialCluster}, nil
+	res := &clusterv1.JoinResponse{ClusterId: admitted.ClusterID, InitialCluster: admitted.InitialCluster}
+	for _, m := range admitted.Members {
+		res.Members = append(res.Members, &clusterv1.Member{Id: m.ID, Name: m.Name, PeerUrl: m.PeerURL, Learner: m.Learner})
+	}
+	return res, nil
 }
 
-func peerURL(addr string) string { return "https://" + addr }
+// heardByOthers asks the other nodes whether they hear a store's: the link to this one may be all that is cut.
+func (n *Node) heardByOthers(ctx context.Context, store string) bool {
+	if !n.serving.Load() {
+		return false
+	}
+	for _, status := range n.askStatus(ctx) {
+		for _, p := range status.GetPeers() {
+			if p.GetStore() == store && p.GetConnected() && p.GetSilentMs() < silentAfter.Milliseconds() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// passOn has a node with a member admit another node: this one has none.
+func (n *Node) passOn(ctx context.Context, req *clusterv1.JoinRequest) (*clusterv1.JoinResponse, error) {
+	members, err := n.remote.Members(ctx)
+	if err == nil && req.GetPassedOn() {
+		err = errors.New("the node asked has no member of the control plane")
+	}
+	if err != nil {
+		return &clusterv1.JoinResponse{Busy: true, RetryAfterMs: probeEvery.Milliseconds(), Reason: err.Error()}, nil
+	}
+	req.PassedOn = true
+	for _, p := range peersOf(members) {
+		res, askErr := n.inner.ask.Join(ctx, p.Addr, req)
+		if askErr == nil {
+			return res, nil
+		}
+		err = errors.Join(err, askErr)
+	}
+	return nil, err
+}
+
+const peerScheme = "https://"
+
+func peerURL(addr string) string { return peerScheme + addr }

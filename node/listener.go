@@ -17,6 +17,7 @@ func (l listener) OnEstablished(shard uint32, term uint64) {
 	l.n.dispatcher.Takeover(shard, term)
 	l.n.settings.established(shard)
 	l.n.tasks.look(shard)
+	l.n.leads.changed.poke()
 }
 
 func (l listener) OnApplied(shard uint32, effects *fsm.Effects) {
@@ -28,6 +29,7 @@ func (l listener) OnStepDown(shard uint32) {
 	l.n.logger.Warn("shard no longer led here", "shard", shard)
 	l.n.dispatcher.StepDown(shard)
 	l.n.settings.steppedDown(shard)
+	l.n.leads.changed.poke()
 }
 
 // dispatchHost is the node as the dispatcher sees it.

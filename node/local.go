@@ -12,11 +12,8 @@ import (
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
-// local is what this node does by itself, for the shards that it leads.
-type local struct {
-	host       *replica.Host
-	dispatcher *dispatch.Dispatcher
-}
+// local is what this node does by itself, for the shards that it leads or has a replica of.
+type local struct{ n *Node }
 
 var _ route.Local = (*local)(nil)
 
@@ -34,7 +31,7 @@ func (l *local) Propose(ctx context.Context, cmds []rpc.ShardCommand) []rpc.Outc
 			done <- delivery{i, res, err}
 		}}
 	}
-	l.host.ProposeAll(proposals)
+	l.n.host.ProposeAll(proposals)
 	all := make([]rpc.Outcome, len(cmds))
 	for i := range all {
 		all[i].Err = replica.ErrAmbiguous
@@ -51,11 +48,19 @@ func (l *local) Propose(ctx context.Context, cmds []rpc.ShardCommand) []rpc.Outc
 }
 
 func (l *local) Poll(ctx context.Context, req dispatch.PollRequest) ([]*storagev1.Execution, error) {
-	return l.dispatcher.Poll(ctx, req)
+	return l.n.dispatcher.Poll(ctx, req)
 }
 
 func (l *local) Held(claimID string) ([]*storagev1.Execution, error) {
-	return l.dispatcher.Held(claimID)
+	return l.n.dispatcher.Held(claimID)
 }
 
-func (l *local) Release(leases []*storagev1.Execution) { l.dispatcher.Release(leases) }
+func (l *local) Release(leases []*storagev1.Execution) { l.n.dispatcher.Release(leases) }
+
+// View reads the rows of this node's replica.
+func (l *local) View(ctx context.Context, shard uint32, stale bool, fn func(fsm.Reader) error) error {
+	if err := l.n.host.Read(ctx, shard, stale); err != nil {
+		return err
+	}
+	return l.n.snapshot(shard, fn)
+}

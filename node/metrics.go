@@ -149,6 +149,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 
 func (c collector) collectMeta(out chan<- prometheus.Metric) {
 	sums := make([]uint64, len(metaCounters))
+	level := uint32(fsm.MaxLevel)
 	for _, shard := range c.n.slots.shards {
 		r := store.NewReader(c.n.engine, shard)
 		meta := fsm.ReadMeta(r)
@@ -158,7 +159,11 @@ func (c collector) collectMeta(out chan<- prometheus.Metric) {
 		for i, m := range metaCounters {
 			sums[i] += m.value(meta)
 		}
+		if _, here := c.n.host.StatusOf(shard); here {
+			level = min(level, meta.GetLevel())
+		}
 	}
+	gauge(out, "carillon_level", "Lowest level of the state machine among the replicas here.", float64(level))
 	for i, m := range metaCounters {
 		out <- prometheus.MustNewConstMetric(m.desc, m.kind, float64(sums[i]))
 	}

@@ -62,6 +62,9 @@ func controlError(err error) error {
 	if errors.Is(err, control.ErrUnavailable) || errors.Is(err, control.ErrBusy) {
 		return &rpc.Unavailable{Reason: err.Error(), RetryAfter: time.Second}
 	}
+	if errors.Is(err, control.ErrStoreGone) {
+		return refuse(fsm.FailedPrecondition, "node", "its store was declared gone meanwhile: start the node with an empty data directory")
+	}
 	return err
 }
 
@@ -183,6 +186,8 @@ func (o *operation) plan(shard control.Shard, from, to string) move {
 	case m.from == "":
 		m.reason = "nobody leads it at the moment"
 	case m.to == m.from:
+	case from != "" && m.from != from && to == "":
+		m.to = m.from // it has gone from there: nothing more was asked for
 	case from != "" && m.from != from:
 		m.reason = fmt.Sprintf("%s leads it, not %s", o.name(m.from), o.name(from))
 	case m.to == "":

@@ -143,7 +143,10 @@ func (n *Node) RemoveNode(ctx context.Context, node string) (rpc.NodeChange, err
 		case !lives && s.Live:
 			return o.waiting(s), nil
 		}
-		if err := errors.Join(o.mayLose(s), o.mayLoseMember(ctx, s)); err != nil {
+		if err := o.mayLose(s); err != nil {
+			return rpc.NodeChange{}, err
+		}
+		if err := o.mayLoseMember(ctx, s); err != nil {
 			return rpc.NodeChange{}, err
 		}
 		if err := o.setState(ctx, s, control.StoreGone); err != nil {
@@ -152,7 +155,7 @@ func (n *Node) RemoveNode(ctx context.Context, node string) (rpc.NodeChange, err
 		s.State = control.StoreGone
 	}
 	c := o.gone(s)
-	if err := n.etcd.RemoveMember(ctx, s.UUID); errors.Is(err, control.ErrBusy) || errors.Is(err, control.ErrUnavailable) {
+	if err := n.members().RemoveMember(ctx, s.UUID); errors.Is(err, control.ErrBusy) || errors.Is(err, control.ErrUnavailable) {
 		c.Done, c.Message = false, "its vote in the control plane is still to be removed: "+err.Error()
 	} else if err != nil {
 		return rpc.NodeChange{}, err
@@ -245,7 +248,10 @@ func (o *operation) mayLose(s control.StoreRecord) error {
 
 // needs says why the voters, by their stores, have no majority without one of them; empty: they have, or it has no vote.
 func (o *operation) needs(voters []string, store string) string {
-	if !slices.Contains(voters, store) {
+	switch {
+	case slices.Contains(voters, ""):
+		return "it is not known here yet where all of its voters are; ask again in a moment"
+	case !slices.Contains(voters, store):
 		return ""
 	}
 	live := 0
@@ -296,7 +302,7 @@ func (o *operation) configurations(shard control.Shard) [][]string {
 
 // mayLoseMember is mayLose for the control plane.
 func (o *operation) mayLoseMember(ctx context.Context, s control.StoreRecord) error {
-	members, err := o.n.etcd.Members(ctx)
+	members, err := o.n.members().Members(ctx)
 	if err != nil {
 		return controlError(err)
 	}

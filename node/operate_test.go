@@ -95,6 +95,9 @@ func TestWhereLeadershipsGo(t *testing.T) {
 	}
 	o = scene("123")
 	shard := o.view.Wanted[0]
+	if m := o.plan(shard, "s2", ""); m.reason != "" || m.from != "s1" || m.to != "s1" { // s2 leads it no longer
+		t.Errorf("gone from s2 already: %+v", m)
+	}
 	for _, c := range []struct{ from, to, reason string }{
 		{"", "s1", ""}, // it is there
 		{"s1", "s2", ""},

@@ -24,7 +24,7 @@ const (
 // placement makes this store's replicas what the control plane wants, and tells it how the groups led here are.
 type placement struct {
 	n    *Node
-	wake chan struct{}
+	wake wake
 
 	mu sync.Mutex
 	// Guarded by mu: shards as they are wanted and as they are; what the leaders here have come to and not yet told.
@@ -38,15 +38,8 @@ type placement struct {
 
 func newPlacement(n *Node) *placement {
 	return &placement{
-		n: n, wake: make(chan struct{}, 1), storesDue: true, wanted: map[uint32]control.Shard{},
+		n: n, wake: newWake(), storesDue: true, wanted: map[uint32]control.Shard{},
 		actual: map[uint32]control.Actual{}, unpublish: map[uint32]control.Actual{}, told: map[uint32]uint64{},
-	}
-}
-
-func (p *placement) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -55,7 +48,7 @@ func (p *placement) note(change func()) {
 	p.mu.Lock()
 	change()
 	p.mu.Unlock()
-	p.poke()
+	p.wake.poke()
 }
 
 // changed is told by the replicas that a group led here is as wanted.
@@ -63,7 +56,7 @@ func (p *placement) changed(shard uint32, term, gen uint64, conf replica.Conf) {
 	p.note(func() {
 		want := p.wanted[shard]
 		want.ID = shard
-		p.unpublish[shard] = control.ActualOf(want, term, gen, conf.Voters, conf.Learners)
+		p.unpublish[shard] = control.ActualOf(want, p.actual[shard], term, gen, conf.Voters, conf.Learners)
 	})
 }
 
@@ -96,20 +89,29 @@ func (p *placement) follow(ctx context.Context) error {
 		case <-p.wake:
 		case <-tick.C:
 		}
-		err := errors.Join(p.learnStores(ctx), p.reconcile(ctx), p.publish(ctx))
+		steps := []error{p.learnStores(ctx), p.reconcile(ctx), p.publish(ctx)}
+		err := errors.Join(steps...)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		if !errors.Is(err, control.ErrUnavailable) {
+		if errors.Is(err, control.ErrStoreGone) {
+			return fmt.Errorf("%w: start the node with an empty data directory if it is to come back", err)
+		}
+		if err := besidesUnavailable(steps); err != nil {
 			p.n.logger.Warn("placement waits", "error", err)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(placementRetry):
-			p.poke()
+			p.wake.poke()
 		}
 	}
+}
+
+// besidesUnavailable joins those errors that are not about a control plane that is away: that has an alarm of its own.
+func besidesUnavailable(errs []error) error {
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, control.ErrUnavailable) })...)
 }
 
 // learnStores asks for the stores if they may have changed.
@@ -127,6 +129,11 @@ func (p *placement) learnStores(ctx context.Context) error {
 		p.storesDue = true
 		p.mu.Unlock()
 		return err
+	}
+	for _, s := range stores {
+		if s.UUID == p.n.dir.Ident().StoreUUID && s.State == control.StoreGone {
+			return control.ErrStoreGone
+		}
 	}
 	p.n.setStores(stores)
 	return nil

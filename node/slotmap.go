@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -182,4 +183,19 @@ func (n *Node) loadStores() ([]control.StoreRecord, error) {
 		stores = append(stores, control.StoreRecord{UUID: s.UUID, Name: s.Name, Addr: s.Addr, State: control.StoreUp})
 	}
 	return stores, nil
+}
+
+// recallStores takes up what this store has known of the others, for a start without the control plane.
+func (n *Node) recallStores(ctx context.Context) (err error) {
+	select {
+	case <-n.storeOpen:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if n.engine == nil { // it could not be opened, which ends the start
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	n.known, err = n.loadStores()
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/node/control"
 	"github.com/carillon-scheduler/carillon/node/replica"
 )
@@ -17,40 +18,78 @@ const formEvery = 100 * time.Millisecond
 // time, and then some.
 const joinAttempts = 20
 
-// openControl starts this node's etcd member and returns when it can serve.
-func (n *Node) openControl(ctx context.Context) (err error) {
+// openControl starts this node's etcd member and returns when it can serve; of a node that needs none, it finds those of
+// others.
+func (n *Node) openControl(ctx context.Context) error {
+	cfg := n.memberConfig()
+	if n.inner == nil {
+		etcd, err := control.OpenServer(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		return n.runMember(ctx, etcd)
+	}
+	for {
+		etcd, err := n.openMember(ctx, cfg)
+		switch {
+		case err != nil:
+			return err
+		case etcd == nil:
+			n.member.Store(true)
+			return nil
+		}
+		if err := n.runMember(ctx, etcd); !errors.Is(err, control.ErrRemoved) {
+			return err
+		}
+		n.logger.Warn("this node's member of the control plane was removed while the node was away; it asks to join anew")
+		if err := n.dropMember(etcd); err != nil {
+			return err
+		}
+	}
+}
+
+// dropMember ends a member that was removed from its cluster and makes room for another one.
+func (n *Node) dropMember(etcd *control.Server) error {
+	n.inner.etcd.Store(nil)
+	n.etcd.Store(nil)
+	etcd.Close()
+	return control.SetAside(n.dir.EtcdDir())
+}
+
+func (n *Node) memberConfig() control.ServerConfig {
 	ident := n.dir.Ident()
 	cfg := control.ServerConfig{
 		Dir: n.dir.EtcdDir(), Name: control.MemberName(n.cfg.Name, ident.StoreUUID), Token: ident.ClusterID,
 		ClientSocket: n.cfg.EtcdSocket, OnFatal: n.fatal, Logger: n.logger,
 	}
-	if n.inner == nil {
-		n.etcd, err = control.OpenServer(ctx, cfg)
-	} else {
-		cfg.PeerURL, cfg.TLS = peerURL(n.cfg.clusterAddr()), n.dir.TLSFiles()
-		n.etcd, err = n.openMember(ctx, cfg)
-	}
-	if err != nil {
-		return err
-	}
-	n.parts.start("etcd", n.etcd.Run)
 	if n.inner != nil {
-		handler := n.etcd.PeerHandler()
+		cfg.PeerURL, cfg.TLS = peerURL(n.cfg.clusterAddr()), n.dir.TLSFiles()
+	}
+	return cfg
+}
+
+// runMember has a member that has begun work for this node, and returns when it can serve.
+func (n *Node) runMember(ctx context.Context, etcd *control.Server) error {
+	n.etcd.Store(etcd)
+	if n.inner != nil {
+		handler := etcd.PeerHandler()
 		n.inner.etcd.Store(&handler)
 		n.web.waitFor("a majority of the control plane's members")
 	}
-	if err := n.etcd.Ready(ctx); err != nil {
+	if err := etcd.Ready(ctx); err != nil {
 		return err
 	}
+	n.parts.start("etcd", etcd.Run)
 	n.member.Store(true)
 	return nil
 }
 
-// openMember starts the member of a node that is one of several. What a joiner was told of the others is out of date when
-// another one has joined meanwhile: etcd refuses that, nothing has begun, and the node asks again.
+// openMember starts the member of a node that is one of several; nil: the cluster has enough of them, and n.remote reaches
+// them. What a joiner was told of the others is out of date when another one has joined meanwhile: etcd refuses that,
+// nothing has begun, and the node asks again.
 func (n *Node) openMember(ctx context.Context, cfg control.ServerConfig) (*control.Server, error) {
 	for attempt := 1; ; attempt++ {
-		if err := n.admit(ctx, &cfg); err != nil {
+		if err := n.admit(ctx, &cfg); err != nil || n.remote != nil {
 			return nil, err
 		}
 		server, err := control.OpenServer(ctx, cfg)
@@ -74,19 +113,27 @@ func (n *Node) admit(ctx context.Context, cfg *control.ServerConfig) error {
 	if err != nil || holds {
 		return err
 	}
-	admitted, err := n.passGate(ctx)
-	if err != nil || admitted.form {
+	if err := n.recallStores(ctx); err != nil {
 		return err
 	}
-	if admitted.initialCluster == "" {
-		return errors.New("join cluster: it has its three members, and nodes without one are not supported yet")
+	admitted, err := n.passGate(ctx)
+	if err == nil && admitted.form && n.dir.Ident().Formed {
+		return fmt.Errorf("form cluster: the store in %s has shards of cluster %s, but no peer knows of it and its control plane's data is gone; "+
+			"start a node that has that data, or restore the whole directory from a backup", n.cfg.DataDir, n.dir.Ident().ClusterID)
+	}
+	if err != nil || admitted.form {
+		return err
 	}
 	if err := n.dir.Adopt(admitted.clusterID); err != nil {
 		return err
 	}
-	n.logger.Info("admitted to the cluster", "cluster", admitted.clusterID)
+	n.logger.Info("admitted to the cluster", "cluster", admitted.clusterID, "member", admitted.initialCluster != "")
 	cfg.Token, cfg.InitialCluster = admitted.clusterID, admitted.initialCluster
-	return nil
+	if admitted.initialCluster != "" {
+		return nil
+	}
+	n.remote, err = control.OpenRemote(control.RemoteConfig{Endpoints: admitted.members, TLS: cfg.TLS, Logger: n.logger})
+	return err
 }
 
 // startAlone finds or makes the shards of a node of its own.
@@ -138,7 +185,11 @@ func (n *Node) startAmongOthers(ctx context.Context) error {
 	}
 	n.registered.Store(true)
 	n.startSession()
-	n.parts.start("member's record", n.keepMember)
+	if n.remote == nil {
+		n.parts.start("member's record", n.keepMember)
+	} else {
+		n.parts.start("member in reserve", n.standBy)
+	}
 	if n.slots != nil {
 		return nil
 	}
@@ -153,24 +204,6 @@ func (n *Node) startAmongOthers(ctx context.Context) error {
 func (n *Node) startSession() {
 	n.parts.start("control plane", n.plane.Run)
 	n.parts.start("heartbeat", n.beat)
-}
-
-// keepMember brings the member's record up to date, and makes it a voter when the cluster has its members.
-func (n *Node) keepMember(ctx context.Context) error {
-	for {
-		err := n.etcd.SetPeerURL(ctx)
-		if err == nil {
-			break
-		}
-		n.logger.Debug("member's address waits", "error", err)
-		if pause(ctx, placementRetry) != nil {
-			return nil
-		}
-	}
-	if err := n.etcd.EnsureVoter(ctx); err != nil && ctx.Err() == nil {
-		return err
-	}
-	return nil
 }
 
 // loadSlots reads the slot map kept on this store. One that had shards and has none is not to make new ones.
@@ -188,11 +221,12 @@ func (n *Node) register(ctx context.Context) error {
 	ident := n.dir.Ident()
 	reg, err := n.plane.Register(ctx, control.Store{
 		ClusterID: ident.ClusterID, UUID: ident.StoreUUID, Name: n.cfg.Name, Addr: n.address(), Boots: ident.Boots, BootID: ident.BootID,
+		Level: fsm.MaxLevel,
 	})
 	if err != nil {
 		return fmt.Errorf("register store: %w", err)
 	}
-	n.nodeID = reg.NodeID
+	n.nodeID.Store(reg.NodeID)
 	return nil
 }
 

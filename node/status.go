@@ -96,7 +96,7 @@ func shardStatus(s *clusterv1.ShardStatus) rpc.ShardStatus {
 func (n *Node) NodeStatus(ctx context.Context, _ *clusterv1.NodeStatusRequest) (*clusterv1.NodeStatusResponse, error) {
 	ident := n.dir.Ident()
 	res := &clusterv1.NodeStatusResponse{Node: &clusterv1.NodeStatus{
-		Id: n.nodeID, Name: n.cfg.Name, Store: ident.StoreUUID, Address: n.address(), Version: Version,
+		Id: n.nodeID.Load(), Name: n.cfg.Name, Store: ident.StoreUUID, Address: n.address(), Version: Version,
 		StartedMs: n.started.UnixMilli(), Boot: ident.Boots,
 	}}
 	if !n.serving.Load() {

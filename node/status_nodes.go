@@ -58,10 +58,12 @@ func (n *Node) describeNodes(status *rpc.ClusterStatus) {
 
 // describeControl says what this node's part in the control plane is.
 func (n *Node) describeControl(s *clusterv1.NodeStatus) {
-	self := n.etcd.MemberID()
-	for _, m := range n.etcd.LocalMembers() {
-		if m.ID == self {
-			s.EtcdVoter, s.EtcdLearner = !m.Learner, m.Learner
+	if etcd := n.etcd.Load(); etcd != nil {
+		self := etcd.MemberID()
+		for _, m := range etcd.LocalMembers() {
+			if m.ID == self {
+				s.EtcdVoter, s.EtcdLearner = !m.Learner, m.Learner
+			}
 		}
 	}
 	s.Controller = n.controller != nil && n.controller.Active()

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,44 +21,93 @@ import (
 const (
 	snapshotBytesPerSecond = 48 << 20
 	snapshotBurst          = 1 << 20
-	// snapshotSilence is how long a stream may stand still before it is given up.
+	// snapshotSilence is how long a stream may stand still before it is given up. One that comes in must besides, after as
+	// long, have come at snapshotSlowest on the average: it takes the only place there is.
 	snapshotSilence = 30 * time.Second
+	snapshotSlowest = 1 << 20
 	// snapshotTaken is the receiver's word that the rows have arrived whole.
 	snapshotTaken = 0x06
 )
 
-// snapshotJob is a snapshot to be sent.
+// snapshots sends those of shards that the replicas here want sent, one after the other.
+type snapshots struct {
+	stream func(ctx context.Context, job snapshotJob) error
+	// done tells the replicas how it went.
+	done   func(req replica.SnapshotRequest, err error)
+	logger *slog.Logger
+	// sent counts them.
+	sent *atomic.Uint64
+
+	// jobs has room for the one that the replicas ask for at a time. Put is under mu, so that none can come after the last.
+	jobs   chan snapshotJob
+	mu     sync.Mutex
+	closed bool
+}
+
+// snapshotJob is a snapshot to be sent. It owns source.
 type snapshotJob struct {
 	req    replica.SnapshotRequest
 	source store.Snapshot
 }
 
-// sendSnapshot hands a snapshot to sendSnapshots. The replicas ask for one at a time, so that there is always room.
-func (n *Node) sendSnapshot(req replica.SnapshotRequest, source store.Snapshot) {
-	select {
-	case n.snapshots <- snapshotJob{req, source}:
-	default:
-		n.host.SnapshotSent(req, errors.Join(errors.New("another snapshot is on its way"), source.Close()))
+func newSnapshots(n *Node) *snapshots {
+	return &snapshots{
+		stream: n.streamSnapshot, logger: n.logger, sent: &n.traffic.snapshotsSent, jobs: make(chan snapshotJob, 1),
+		done: func(req replica.SnapshotRequest, err error) { n.host.SnapshotSent(req, err) },
 	}
 }
 
-// sendSnapshots sends one snapshot after the other until ctx ends.
-func (n *Node) sendSnapshots(ctx context.Context) error {
+// send takes a snapshot over from the replicas' loop, and does not block.
+func (s *snapshots) send(req replica.SnapshotRequest, source store.Snapshot) {
+	if !s.accept(snapshotJob{req, source}) {
+		s.done(req, errors.Join(errors.New("another snapshot is on its way, or the node stops"), source.Close()))
+	}
+}
+
+func (s *snapshots) accept(job snapshotJob) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	select {
+	case s.jobs <- job:
+		return true
+	default:
+		return false
+	}
+}
+
+// run sends until ctx ends.
+func (s *snapshots) run(ctx context.Context) error {
+	defer s.drop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case job := <-n.snapshots:
+		case job := <-s.jobs:
 			began := time.Now()
-			err := errors.Join(n.streamSnapshot(ctx, job), job.source.Close())
+			err := errors.Join(s.stream(ctx, job), job.source.Close())
 			if err != nil {
-				n.logger.Warn("snapshot not sent", "shard", job.req.Shard, "store", job.req.Store, "error", err)
+				s.logger.Warn("snapshot not sent", "shard", job.req.Shard, "store", job.req.Store, "error", err)
 			} else {
-				n.traffic.snapshotsSent.Add(1)
-				n.logger.Info("snapshot sent", "shard", job.req.Shard, "store", job.req.Store, "took", time.Since(began).String())
+				s.sent.Add(1)
+				s.logger.Info("snapshot sent", "shard", job.req.Shard, "store", job.req.Store, "took", time.Since(began).String())
 			}
-			n.host.SnapshotSent(job.req, err)
+			s.done(job.req, err)
 		}
+	}
+}
+
+// drop closes what nobody will send any more: the engine cannot close before.
+func (s *snapshots) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	select {
+	case job := <-s.jobs:
+		s.done(job.req, errors.Join(errors.New("the node stops"), job.source.Close()))
+	default:
 	}
 }
 
@@ -117,18 +168,25 @@ func (t *throttled) Write(p []byte) (written int, err error) {
 	return written, nil
 }
 
-// patientReader gives up a connection that stands still.
+// patientReader gives up a connection that stands still or is slow.
 type patientReader struct {
-	conn net.Conn
-	// received counts what was read.
+	conn  net.Conn
+	began time.Time
+	read  int64
+	// received counts what was read, of all connections.
 	received *atomic.Uint64
 }
 
-func (r patientReader) Read(p []byte) (int, error) {
-	if err := r.conn.SetReadDeadline(time.Now().Add(snapshotSilence)); err != nil {
+func (r *patientReader) Read(p []byte) (int, error) {
+	due := r.began.Add(snapshotSilence + time.Duration(r.read/snapshotSlowest)*time.Second)
+	if still := time.Now().Add(snapshotSilence); still.Before(due) {
+		due = still
+	}
+	if err := r.conn.SetReadDeadline(due); err != nil {
 		return 0, err
 	}
 	n, err := r.conn.Read(p)
+	r.read += int64(n)
 	r.received.Add(uint64(n))
 	return n, err
 }
@@ -144,7 +202,8 @@ func (n *Node) receiveBulk(conn net.Conn) {
 	default:
 		return
 	}
-	got, err := replica.ReadSnapshot(patientReader{conn, &n.traffic.snapshotBytesReceived}, n.engine, n.host.ReplicaID)
+	in := &patientReader{conn: conn, began: time.Now(), received: &n.traffic.snapshotBytesReceived}
+	got, err := replica.ReadSnapshot(in, n.engine, n.host.ReplicaID)
 	if err != nil {
 		n.logger.Warn("snapshot not received", "from", conn.RemoteAddr().String(), "error", err)
 		return

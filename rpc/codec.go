@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -12,52 +11,19 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/carillon-scheduler/carillon/proto/codec"
 )
 
-// vtMessage is a message with generated encoding, which takes about half the time of the reflective one.
-type vtMessage interface {
-	SizeVT() int
-	MarshalToSizedBufferVT([]byte) (int, error)
-	UnmarshalVT([]byte) error
-}
-
 // binaryCodec is Connect's "proto" codec. Strings are not checked for UTF-8 here: the handlers do, and name the field.
-// Messages of others, such as health's, go through the ordinary encoding.
-type binaryCodec struct{}
-
-func (binaryCodec) Name() string { return "proto" }
-
-func (c binaryCodec) Marshal(message any) ([]byte, error) { return c.MarshalAppend(nil, message) }
-
-// MarshalAppend lets Connect use its pooled buffers.
-func (binaryCodec) MarshalAppend(dst []byte, message any) ([]byte, error) {
-	switch m := message.(type) {
-	case vtMessage:
-		size, start := m.SizeVT(), len(dst)
-		dst = slices.Grow(dst, size)[:start+size]
-		n, err := m.MarshalToSizedBufferVT(dst[start:])
-		if err == nil && n != size {
-			err = fmt.Errorf("marshal %T: wrote %d of %d bytes", message, n, size)
-		}
-		return dst, err
-	case proto.Message:
-		return proto.MarshalOptions{}.MarshalAppend(dst, m)
-	}
-	return nil, fmt.Errorf("marshal %T: not a message", message)
-}
+type binaryCodec struct{ codec.Proto }
 
 // Unmarshal copies what it keeps: data is one of Connect's pooled buffers.
-func (binaryCodec) Unmarshal(data []byte, message any) error {
+func (c binaryCodec) Unmarshal(data []byte, message any) error {
 	if err := boundFields(data); err != nil {
 		return err
 	}
-	switch m := message.(type) {
-	case vtMessage:
-		return m.UnmarshalVT(data)
-	case proto.Message:
-		return proto.Unmarshal(data, m)
-	}
-	return fmt.Errorf("unmarshal %T: not a message", message)
+	return c.Proto.Unmarshal(data, message)
 }
 
 // jsonCodec is Connect's "json" codec, which refuses unknown fields: a misspelt one must not be taken for an unset one.

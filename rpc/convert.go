@@ -114,10 +114,10 @@ func jobOfRow(ref jobRef, j *storagev1.Job) *carillonv1.Job {
 
 // jobStates are the states of a job's row as the API names them.
 var jobStates = map[storagev1.JobState]carillonv1.JobState{
-	storagev1.JobState_JOB_STATE_ACTIVE:   carillonv1.JobState_JOB_STATE_ACTIVE,
-	storagev1.JobState_JOB_STATE_PAUSED:   carillonv1.JobState_JOB_STATE_PAUSED,
-	storagev1.JobState_JOB_STATE_DELETED:  carillonv1.JobState_JOB_STATE_DELETED,
-	storagev1.JobState_JOB_STATE_FINISHED: carillonv1.JobState_JOB_STATE_EXHAUSTED,
+	storagev1.JobState_JOB_STATE_ACTIVE:    carillonv1.JobState_JOB_STATE_ACTIVE,
+	storagev1.JobState_JOB_STATE_PAUSED:    carillonv1.JobState_JOB_STATE_PAUSED,
+	storagev1.JobState_JOB_STATE_DELETED:   carillonv1.JobState_JOB_STATE_DELETED,
+	storagev1.JobState_JOB_STATE_EXHAUSTED: carillonv1.JobState_JOB_STATE_EXHAUSTED,
 }
 
 // executionOf is an execution as the API shows it. The states, kinds and outcomes of records and API have the same

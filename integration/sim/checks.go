@@ -22,6 +22,8 @@ type checks struct {
 	highest   map[uint32]uint64
 	// chains and rows are hash chain and hash of the rows by shard and applied index (R4, R9, R10).
 	chains, rows map[[2]uint64]uint64
+	// sights are what replicas that were to verify their rows saw, by shard and index.
+	sights map[[2]uint64]sight
 	// promised is the highest term a replica spoke in, votes whom it voted for, by shard, id and term (R6).
 	promised map[[2]uint64]uint64
 	votes    map[[3]uint64]uint64
@@ -37,7 +39,7 @@ type checks struct {
 func newChecks() checks {
 	return checks{
 		leaders: map[[2]uint64]uint64{}, committed: map[[2]uint64]uint64{}, highest: map[uint32]uint64{},
-		chains: map[[2]uint64]uint64{}, rows: map[[2]uint64]uint64{}, promised: map[[2]uint64]uint64{},
+		chains: map[[2]uint64]uint64{}, rows: map[[2]uint64]uint64{}, sights: map[[2]uint64]sight{}, promised: map[[2]uint64]uint64{},
 		votes: map[[3]uint64]uint64{}, owners: map[[2]uint64]string{}, removed: map[string]uint64{},
 		confs: map[[2]uint64]replica.Conf{}, lost: map[string]*store.Memory{},
 	}

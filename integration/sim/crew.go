@@ -24,6 +24,8 @@ type crew struct {
 	jobs   []job
 	claims int
 	asked  int
+	// verifies counts the requests to look at rows.
+	verifies int
 	// paused jobs are to be resumed at the end.
 	paused map[string]bool
 	// waiting are requests without an answer, pausing those of them that pause or resume.
@@ -42,6 +44,7 @@ func (w *crew) start() {
 	for i := range workers {
 		w.c.after(w.c.between(second, 2*second), func() { w.poll(fmt.Sprintf("w%d", i)) })
 	}
+	w.c.after(w.c.between(second, 5*second), w.verify)
 }
 
 // ask sends a command to its shard's leader, wherever that is, until there is an answer. The command is made anew each time,
@@ -175,7 +178,9 @@ func (w *crew) create(next func(fsm.Result)) {
 		if r.Items[0].Refusal != nil {
 			c.fail("create of %s refused: %+v", j.id, r.Items[0].Refusal)
 		}
-		c.model.accepted = append(c.model.accepted, acceptedJob{j.shard, j.id, r.Items[0].Incarnation})
+		accepted := acceptedJob{j.shard, j.id, r.Items[0].Incarnation}
+		c.model.accepted = append(c.model.accepted, accepted)
+		w.read(accepted)
 		w.jobs = append(w.jobs, j)
 		next(r)
 	})

@@ -50,6 +50,8 @@ const (
 	SnapshotInstalled
 	LogTruncated
 	LeaderTransferred
+	ReadAtFollower
+	Verified
 	Kinds
 )
 
@@ -62,6 +64,6 @@ func (k Kind) String() string {
 		"control plane away", "control plane cut off", "answers lost", "leases lapsed early", "leases lapsed late", "events late",
 		"events repeated", "controllers changed", "drains",
 		"shards moved", "replicas made", "replicas removed", "configurations changed", "snapshots sent", "snapshots installed",
-		"logs truncated", "leaders transferred",
+		"logs truncated", "leaders transferred", "reads at followers", "looks at rows",
 	}[k]
 }

@@ -225,6 +225,9 @@ func (n *node) stopped(err error) {
 // carryOut does what a turn asks for.
 func (n *node) carryOut(turn replica.Turn) {
 	core := n.core
+	for _, v := range turn.Verifies {
+		n.look(v)
+	}
 	n.c.checks.sent(n, turn.Frames)
 	for _, f := range turn.Frames {
 		n.c.net.send(n, f)

@@ -131,7 +131,7 @@ func (n *node) changed(e replica.Event) {
 	want := n.placement.wanted[e.Shard]
 	want.ID = e.Shard
 	n.c.logf("%s tells that shard %d has come to generation %d under %d: %+v", n, e.Shard, e.Gen, e.Term, e.Conf)
-	n.placement.untold[e.Shard] = control.ActualOf(want, e.Term, e.Gen, e.Conf.Voters, e.Conf.Learners)
+	n.placement.untold[e.Shard] = control.ActualOf(want, n.placement.actual[e.Shard], e.Term, e.Gen, e.Conf.Voters, e.Conf.Learners)
 	n.after(n.c.between(millisecond, 50*millisecond), n.publish)
 }
 

@@ -51,6 +51,10 @@ type Faults struct {
 	LowWaterAhead bool
 	// LeasesExpireInOutage ends leases by their deadlines alone, however long nobody could extend them.
 	LeasesExpireInOutage bool
+	// FollowerReadsUnasked lets followers show their rows as they are, without asking their leader up to where they must be.
+	FollowerReadsUnasked bool
+	// RowLost has the disk of one node lose rows without a word, a job's each time it is to look at them.
+	RowLost bool
 }
 
 // Report is what a run did.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +96,12 @@ func TestRepeatable(t *testing.T) {
 // caught plays seeds until one notices a planted fault: it must be noticed the same way again, and not without the fault.
 func caught(t *testing.T, faults Faults) {
 	t.Helper()
+	caughtBy(t, faults, "")
+}
+
+// caughtBy is caught by a check whose complaint contains complaint.
+func caughtBy(t *testing.T, faults Faults, complaint string) {
+	t.Helper()
 	began := time.Now()
 	for seed := uint64(1); time.Since(began) < time.Minute; seed++ {
 		cfg := Config{Seed: seed, Steps: 10_000, Faults: faults}
@@ -105,6 +112,9 @@ func caught(t *testing.T, faults Faults) {
 		var p *panicked
 		if errors.As(err, &p) && p.ours() {
 			t.Fatalf("seed %d: the test itself broke: %v", seed, err)
+		}
+		if !strings.Contains(err.Error(), complaint) {
+			t.Fatalf("seed %d: another check complained: %v", seed, err)
 		}
 		again, repeated := Run(cfg)
 		if repeated == nil || first != again {
@@ -157,4 +167,12 @@ func TestPlantedFaultLowWaterAheadIsCaught(t *testing.T) {
 
 func TestPlantedFaultLeasesExpireInOutageIsCaught(t *testing.T) {
 	caught(t, Faults{LeasesExpireInOutage: true})
+}
+
+func TestPlantedFaultFollowerReadsUnaskedIsCaught(t *testing.T) {
+	caughtBy(t, Faults{FollowerReadsUnasked: true}, "read of shard")
+}
+
+func TestPlantedFaultRowLostIsCaught(t *testing.T) {
+	caughtBy(t, Faults{RowLost: true}, "verify: ")
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 
 	"github.com/carillon-scheduler/carillon/node/control"
 	"github.com/carillon-scheduler/carillon/node/replica"
@@ -159,7 +160,8 @@ func (c *cluster) drain(n *node) {
 			c.count(Drained)
 		}
 		c.plane.mem.LoseAnswers(0) // none of this operator's
-		if err := c.plane.audit.SetStoreState(context.Background(), nil, n.store, state); err != nil {
+		err := c.plane.audit.SetStoreState(context.Background(), nil, n.store, state)
+		if err != nil && !errors.Is(err, control.ErrStoreGone) {
 			c.fail("drain %s: %w", n, err)
 		}
 		c.plane.spread(c)

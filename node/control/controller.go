@@ -27,6 +27,8 @@ const (
 // ControllerConfig is what a Controller needs; all of it is required.
 type ControllerConfig struct {
 	Plane Plane
+	// Members is the way to etcd's members just now.
+	Members func() Membership
 	// Transfer hands a leadership over, or has its leader do it, and returns when that has been begun. It is called on Run's
 	// goroutine, with a context that ends with the controller's term.
 	Transfer func(ctx context.Context, t Transfer) error
@@ -156,7 +158,7 @@ func (c *Controller) round(ctx context.Context, term *Term) error {
 		return err
 	}
 	c.balance(ctx, v, now)
-	return nil
+	return c.replaceVoter(ctx, v)
 }
 
 func (c *Controller) place(ctx context.Context, term *Term, plan Plan) error {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,35 @@ type fleet struct {
 	stops  map[string]func()
 	// Controllers and the test count on these.
 	epoch, transfers atomic.Int64
+	members          fakeMembers
+}
+
+// fakeMembers are etcd's members in memory.
+type fakeMembers struct {
+	mu  sync.Mutex
+	all []Member
+}
+
+func (f *fakeMembers) Members(context.Context) ([]Member, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.all), nil
+}
+
+func (f *fakeMembers) RemoveMember(_ context.Context, store string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = slices.DeleteFunc(f.all, func(m Member) bool { return strings.HasSuffix(m.Name, "-"+store) })
+	return nil
+}
+
+func (f *fakeMembers) names() (names []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.all {
+		names = append(names, m.Name)
+	}
+	return names
 }
 
 func newFleet(t *testing.T, shards int, seed string, stores ...string) *fleet {
@@ -41,7 +71,9 @@ func (f *fleet) add(uuid, name string) {
 	f.planes[uuid] = p
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	c := NewController(ControllerConfig{Plane: p, Transfer: f.transfer, Logger: slog.New(slog.DiscardHandler)})
+	c := NewController(ControllerConfig{
+		Plane: p, Members: func() Membership { return &f.members }, Transfer: f.transfer, Logger: slog.New(slog.DiscardHandler),
+	})
 	go func() { done <- c.Run(ctx) }()
 	f.stops[uuid] = func() {
 		cancel()
@@ -241,5 +273,21 @@ func TestATransferThatFailsIsTriedAgainLater(t *testing.T) {
 			c.balance(t.Context(), v, start.Add(at))
 		}
 		equal(t, tried, 3)
+	})
+}
+
+// The member of a store that is lost for good goes when a node without one is there to take its place, and not before.
+func TestALostVoterIsRetired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3, "abc", "a", "b", "c")
+		for i, name := range []string{"node-a-a", "node-b-b", "node-c-c"} {
+			f.members.all = append(f.members.all, Member{ID: uint64(i) + 1, Name: name, Started: true})
+		}
+		f.stop("c")
+		time.Sleep(2 * lostAfter)
+		equal(t, len(f.members.names()), 3)
+		f.add("d", "node-d")
+		time.Sleep(time.Minute)
+		equal(t, f.members.names(), []string{"node-a-a", "node-b-b"})
 	})
 }

@@ -31,20 +31,23 @@ func DutyOf(want Shard, is Actual, store string, standing, gen uint64) Duty {
 	return d
 }
 
-// without says that a group is known to have come to a generation without a replica.
+// without says that a group is known to have come to a generation without a replica. Of one of which nothing was heard yet
+// nothing is known.
 func (a Actual) without(gen, id uint64) bool {
 	has := func(r Replica) bool { return r.RID == id }
-	return a.Gen >= gen && !slices.ContainsFunc(a.Voters, has) && !slices.ContainsFunc(a.Learners, has)
+	return len(a.Voters) > 0 && a.Gen >= gen && !slices.ContainsFunc(a.Voters, has) && !slices.ContainsFunc(a.Learners, has)
 }
 
-// ActualOf is what a shard's leader of an epoch tells when its group has come to a generation of what is wanted.
-func ActualOf(want Shard, epoch, gen uint64, voters, learners []uint64) Actual {
+// ActualOf is what a shard's leader of an epoch tells when its group has come to a generation of what is wanted; was is what
+// was told before.
+func ActualOf(want Shard, was Actual, epoch, gen uint64, voters, learners []uint64) Actual {
+	known := slices.Concat(was.Voters, was.Learners, want.Dropped, want.Replicas)
 	place := func(ids []uint64) (at []Replica) {
 		for _, id := range ids {
 			r := Replica{RID: id}
-			for _, w := range want.Replicas {
-				if w.RID == id {
-					r.Store = w.Store
+			for _, k := range known {
+				if k.RID == id {
+					r.Store = k.Store
 				}
 			}
 			at = append(at, r)

@@ -21,7 +21,9 @@ func TestDutyOf(t *testing.T) {
 		{"one that an earlier generation has dropped makes room for what that waits for", "a", 1, 2, behind,
 			Duty{Remove: true, Add: 4, Stands: true}},
 		{"one that may still be needed stays", "c", 3, 3, behind, Duty{Stands: true}},
-		{"one that is still a member stays", "c", 3, 3, Actual{Gen: 3, Learners: []Replica{{RID: 3}}}, Duty{Stands: true}},
+		{"one that is still a member stays", "c", 3, 3, Actual{Gen: 3, Voters: []Replica{{RID: 2}}, Learners: []Replica{{RID: 3}}},
+			Duty{Stands: true}},
+		{"of a group of which nothing was heard yet, whatever stands stays", "c", 3, 0, Actual{}, Duty{Stands: true}},
 	} {
 		if got := DutyOf(want, c.is, c.store, c.standing, c.gen); got != c.duty {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.duty)
@@ -31,11 +33,12 @@ func TestDutyOf(t *testing.T) {
 
 func TestActualOf(t *testing.T) {
 	want := Shard{ID: 1, Gen: 3, Replicas: []Replica{{RID: 4, Store: "a"}}}
-	got := ActualOf(want, 7, 3, []uint64{4, 2}, []uint64{9})
-	if got.Shard != 1 || got.Epoch != 7 || got.Gen != 3 || len(got.Voters) != 2 || len(got.Learners) != 1 {
+	was := Actual{Voters: []Replica{{RID: 1, Store: "c"}}}
+	got := ActualOf(want, was, 7, 3, []uint64{4, 2, 1}, []uint64{9})
+	if got.Shard != 1 || got.Epoch != 7 || got.Gen != 3 || len(got.Voters) != 3 || len(got.Learners) != 1 {
 		t.Fatalf("%+v", got)
 	}
-	if got.Voters[0].Store != "a" || got.Voters[1].Store != "" || got.Learners[0].RID != 9 {
+	if got.Voters[0].Store != "a" || got.Voters[1].Store != "" || got.Voters[2].Store != "c" || got.Learners[0].RID != 9 {
 		t.Errorf("%+v", got)
 	}
 }

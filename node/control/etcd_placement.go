@@ -159,6 +159,9 @@ func (p *Etcd) setStoreState(ctx context.Context, term *Term, key string, state 
 		if revision == 0 {
 			return ErrNoStore
 		}
+		if record.State == StoreGone && state != StoreGone {
+			return ErrStoreGone
+		}
 		record.State = state
 		if done, err := p.guarded(ctx, term, key, revision, clientv3.OpPut(key, encodeJSON(record))); done || err != nil {
 			return err

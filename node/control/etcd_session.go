@@ -82,11 +82,14 @@ func (p *Etcd) register(ctx context.Context, store Store) (Registration, error) 
 		}
 		next := nodeRecord{
 			NodeID: found.node.NodeID, Name: store.Name, Addr: store.Addr, Boots: store.Boots, BootID: store.BootID,
-			State: found.node.State,
+			State: found.node.State, Level: store.Level,
 		}
 		guards := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", found.nodeRevision)}
 		var puts []clientv3.Op
 		if next.NodeID == 0 {
+			if err := checkLevel(store, found.others); err != nil {
+				return Registration{}, err
+			}
 			next.NodeID = found.lastNode + 1
 			guards = append(guards, clientv3.Compare(clientv3.ModRevision(keyNodeAlloc), "=", found.allocRevision))
 			puts = append(puts, clientv3.OpPut(keyNodeAlloc, encodeJSON(next.NodeID)))
@@ -108,11 +111,13 @@ type foundStore struct {
 	node                        nodeRecord
 	nodeRevision, allocRevision int64
 	lastNode                    uint64
+	// others are all stores that are registered.
+	others []StoreRecord
 }
 
 func (p *Etcd) readStore(ctx context.Context, key string, store Store) (foundStore, error) {
-	response, err := p.client.Txn(ctx).Then(
-		clientv3.OpGet(keyCluster), clientv3.OpGet(key), clientv3.OpGet(keyNodeAlloc)).Commit()
+	ops := []clientv3.Op{clientv3.OpGet(keyCluster), clientv3.OpGet(key), clientv3.OpGet(keyNodeAlloc)}
+	response, err := p.client.Txn(ctx).Then(append(ops, readStores()...)...).Commit()
 	if err != nil {
 		return foundStore{}, unavailable(err)
 	}
@@ -141,7 +146,8 @@ func (p *Etcd) readStore(ctx context.Context, key string, store Store) (foundSto
 		}
 		found.allocRevision = kvs[0].ModRevision
 	}
-	return found, nil
+	found.others, err = decodeStores(response.Responses[3:])
+	return found, err
 }
 
 // grant gets a new lease and shows the store as live under it.

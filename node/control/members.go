@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +54,8 @@ type Joiner struct {
 	StoreUUID string
 	// PeerURL is where its member will be reached, "https://host:port".
 	PeerURL string
+	// Living are the names of members that must stay: their nodes live.
+	Living []string
 }
 
 // Admission is what a joiner starts with.
@@ -72,7 +75,7 @@ func MemberName(node, storeUUID string) string {
 // ofNode says whether a member's name is that of a node, with whatever store.
 func (m Member) ofNode(node string) bool {
 	digits, ok := strings.CutPrefix(m.Name, node+"-")
-	return m.Name == node || ok && len(digits) == storeDigits
+	return ok && len(digits) == storeDigits
 }
 
 // Members reads the membership; it takes a majority. Errors: ErrUnavailable.
@@ -143,8 +146,8 @@ func (s *Server) admit(ctx context.Context, j Joiner) (Admission, error) {
 	}
 	plan := planAdmission(members, j)
 	for _, m := range plan.remove {
-		if m.ID == s.MemberID() {
-			return Admission{}, fmt.Errorf("its name or address is that of member %s, which admits it", m.Name)
+		if m.ID == s.MemberID() || slices.Contains(j.Living, m.Name) {
+			return Admission{}, fmt.Errorf("its name or address is that of member %s, which lives", m.Name)
 		}
 		if members, err = s.removeMember(ctx, m.ID); err != nil {
 			return Admission{}, fmt.Errorf("remove member %s in its place: %w", m.Name, err)
@@ -231,9 +234,6 @@ func (s *Server) addLearner(ctx context.Context, j Joiner) ([]Member, error) {
 
 // RemoveMember removes the member of a store, if there is one. Errors: ErrBusy, ErrUnavailable.
 func (s *Server) RemoveMember(ctx context.Context, storeUUID string) error {
-	if len(storeUUID) < storeDigits {
-		return fmt.Errorf("remove member: %q is no store's uuid", storeUUID)
-	}
 	release, err := s.beginChange()
 	if err != nil {
 		return fmt.Errorf("remove member of store %s: %w", storeUUID, err)
@@ -243,18 +243,33 @@ func (s *Server) RemoveMember(ctx context.Context, storeUUID string) error {
 	if err != nil {
 		return fmt.Errorf("remove member of store %s: %w", storeUUID, err)
 	}
-	for _, m := range members {
-		if !strings.HasSuffix(m.Name, "-"+storeUUID[:storeDigits]) {
-			continue
-		}
-		if len(members) == 1 {
-			return fmt.Errorf("remove member %s: it is the only one", m.Name)
-		}
+	doomed, err := membersOf(members, storeUUID)
+	if err != nil {
+		return err
+	}
+	for _, m := range doomed {
 		if _, err := s.removeMember(ctx, m.ID); err != nil {
 			return fmt.Errorf("remove member %s: %w", m.Name, err)
 		}
 	}
 	return nil
+}
+
+// membersOf are those of a store that may be removed.
+func membersOf(members []Member, storeUUID string) (doomed []Member, err error) {
+	if len(storeUUID) < storeDigits {
+		return nil, fmt.Errorf("remove member: %q is no store's uuid", storeUUID)
+	}
+	for _, m := range members {
+		if !strings.HasSuffix(m.Name, "-"+storeUUID[:storeDigits]) {
+			continue
+		}
+		if len(members) == 1 {
+			return nil, fmt.Errorf("remove member %s: it is the only one", m.Name)
+		}
+		doomed = append(doomed, m)
+	}
+	return doomed, nil
 }
 
 func (s *Server) removeMember(ctx context.Context, id uint64) ([]Member, error) {
@@ -284,7 +299,8 @@ func changeError(err error) error {
 }
 
 // EnsureVoter returns when this member is a voter, which it makes itself once it has what the leader has and the cluster's
-// three members have all been there; until then it waits. It is to be called at every start. Errors: ErrRemoved, or ctx's.
+// three members have all been there; until then, and for as long as there are three voters without it, it waits. It is to be
+// called at every start. Errors: ErrRemoved, or ctx's.
 func (s *Server) EnsureVoter(ctx context.Context) error {
 	retry := time.NewTicker(promoteEvery)
 	defer retry.Stop()
@@ -292,7 +308,7 @@ func (s *Server) EnsureVoter(ctx context.Context) error {
 		if s.voter() {
 			return nil
 		}
-		if s.started() >= Voters {
+		if mayVote(s.LocalMembers(), s.MemberID()) {
 			s.promote(ctx)
 		}
 		select {
@@ -311,14 +327,20 @@ func (s *Server) voter() bool {
 	return self != nil && !self.IsLearner
 }
 
-// started counts the members that have been ready: one that was admitted may never come.
-func (s *Server) started() (n int) {
-	for _, m := range s.LocalMembers() {
+// mayVote says whether a learner may become a voter: three members have been ready (one that was admitted may never come), and
+// with the learners that come before it there is still a vote to be had. Two that were admitted at once, where one was missing,
+// must not both have it.
+func mayVote(members []Member, self uint64) bool {
+	started, votes := 0, 0
+	for _, m := range members {
 		if m.Started {
-			n++
+			started++
+		}
+		if !m.Learner || m.Started && m.ID < self {
+			votes++
 		}
 	}
-	return n
+	return started >= Voters && votes < Voters
 }
 
 // promote asks once. A refusal is what an attempt before its time gets: the next one follows.

@@ -232,8 +232,6 @@ func TestPlanAdmission(t *testing.T) {
 			admissionPlan{remove: []Member{member("n2-00000000", "2", "l")}, add: true}},
 		{"has moved", []Member{one, member("n2-2222abcd", "9", "s"), three},
 			admissionPlan{remove: []Member{member("n2-2222abcd", "9", "s")}, add: true}},
-		{"bears no store's digits yet", []Member{one, member("n2", "9", "s")},
-			admissionPlan{remove: []Member{member("n2", "9", "s")}, add: true}},
 		{"at the address of another", []Member{one, member("n5-55555555", "2", "s")},
 			admissionPlan{remove: []Member{member("n5-55555555", "2", "s")}, add: true}},
 		{"name that begins like another's", []Member{one, member("n2-b-00000000", "7", "s")}, admissionPlan{add: true}},
@@ -271,5 +269,34 @@ func TestAJoinerGetsASnapshot(t *testing.T) {
 	alone.PeerURL, alone.TLS = "", TLSFiles{}
 	if _, err := OpenServer(t.Context(), alone); err == nil || !strings.Contains(err.Error(), "one of 2 members") {
 		t.Fatalf("error is %v", err)
+	}
+}
+
+func TestWhichLearnersMayVote(t *testing.T) {
+	voter := func(id uint64) Member { return Member{ID: id, Started: true} }
+	learner := func(id uint64) Member { return Member{ID: id, Started: true, Learner: true} }
+	unstarted := func(id uint64) Member { return Member{ID: id, Learner: true} }
+	for _, c := range []struct {
+		name    string
+		members []Member
+		may     string
+	}{
+		{"two nodes", []Member{voter(1), learner(2)}, ""},
+		{"the third has not come yet", []Member{voter(1), learner(2), unstarted(3)}, ""},
+		{"three nodes", []Member{voter(1), learner(2), learner(3)}, "2 3"},
+		{"one in the place of a lost one", []Member{voter(1), voter(2), learner(3)}, "3"},
+		{"two in the place of a lost one, admitted at once", []Member{voter(1), learner(2), voter(3), learner(4)}, "2"},
+		{"one too many", []Member{voter(1), voter(2), voter(3), learner(4)}, ""},
+		{"three in the place of two", []Member{voter(5), learner(2), learner(3), learner(4)}, "2 3"},
+	} {
+		var may []string
+		for _, m := range c.members {
+			if m.Learner && mayVote(c.members, m.ID) {
+				may = append(may, fmt.Sprint(m.ID))
+			}
+		}
+		if got := strings.Join(may, " "); got != c.may {
+			t.Errorf("%s: %s may vote, want %s", c.name, got, c.may)
+		}
 	}
 }

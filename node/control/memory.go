@@ -1,9 +1,9 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 )
@@ -118,20 +118,20 @@ type memoryEvent struct {
 // everythingLocked is what a watcher hears when it starts, in a fixed order.
 func (m *Memory) everythingLocked() []memoryEvent {
 	var events []memoryEvent
-	for _, shard := range sortedKeys(m.leaders) {
+	for _, shard := range slices.Sorted(maps.Keys(m.leaders)) {
 		r := m.leaders[shard].record
 		events = append(events, memoryEvent{leader: &r})
 	}
 	for _, kind := range []SettingKind{Queue, Tenant} {
-		for _, name := range sortedKeys(m.settings[kind]) {
+		for _, name := range slices.Sorted(maps.Keys(m.settings[kind])) {
 			s := m.settings[kind][name].clone()
 			events = append(events, memoryEvent{setting: &s})
 		}
 	}
-	for _, shard := range sortedKeys(m.shards) {
+	for _, shard := range slices.Sorted(maps.Keys(m.shards)) {
 		events = append(events, memoryEvent{wanted: shard})
 	}
-	for _, shard := range sortedKeys(m.actual) {
+	for _, shard := range slices.Sorted(maps.Keys(m.actual)) {
 		events = append(events, memoryEvent{actual: shard})
 	}
 	if len(m.nodes) > 0 {
@@ -222,13 +222,4 @@ func (m *Memory) changedLocked() error {
 		return fmt.Errorf("answer lost: %w", ErrUnavailable)
 	}
 	return nil
-}
-
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

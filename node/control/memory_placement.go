@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -62,7 +63,7 @@ func (p *MemoryPlane) Placement(ctx context.Context) (View, error) {
 	for _, s := range m.storesLocked() {
 		v.Stores = append(v.Stores, StoreView{StoreRecord: s})
 	}
-	for _, id := range sortedKeys(m.shards) {
+	for _, id := range slices.Sorted(maps.Keys(m.shards)) {
 		v.Wanted = append(v.Wanted, m.shards[id].clone())
 	}
 	for id, a := range m.actual {
@@ -104,6 +105,8 @@ func (p *MemoryPlane) setStoreStateLocked(ctx context.Context, term *Term, store
 		return ErrNoStore
 	case term != nil && term != m.office:
 		return ErrDeposed
+	case node.State == StoreGone && state != StoreGone:
+		return ErrStoreGone
 	}
 	node.State = state
 	m.nodes[store] = node

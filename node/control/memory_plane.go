@@ -3,6 +3,8 @@ package control
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 )
 
@@ -25,7 +27,7 @@ func (p *MemoryPlane) Lapse() {
 	m := p.m
 	m.mu.Lock()
 	var events []memoryEvent
-	for _, shard := range sortedKeys(m.leaders) {
+	for _, shard := range slices.Sorted(maps.Keys(m.leaders)) {
 		if p.lease != 0 && m.leaders[shard].lease == p.lease {
 			delete(m.leaders, shard)
 			events = append(events, memoryEvent{leader: &LeaderRecord{Shard: shard}})
@@ -106,10 +108,13 @@ func (p *MemoryPlane) registerLocked(ctx context.Context, store Store) (Registra
 			return Registration{}, fmt.Errorf("register store %s: %w", store.UUID, err)
 		}
 	} else {
+		if err := checkLevel(store, m.storesLocked()); err != nil {
+			return Registration{}, fmt.Errorf("register store %s: %w", store.UUID, err)
+		}
 		m.lastNode++
 		node.NodeID, node.UUID, node.State = m.lastNode, store.UUID, StoreUp
 	}
-	node.Name, node.Addr, node.Boots, node.BootID = store.Name, store.Addr, store.Boots, store.BootID
+	node.Name, node.Addr, node.Boots, node.BootID, node.Level = store.Name, store.Addr, store.Boots, store.BootID, store.Level
 	node.plane = p
 	m.nodes[store.UUID] = node
 	p.store = store
@@ -293,7 +298,7 @@ func (p *MemoryPlane) ListSettings(ctx context.Context, kind SettingKind) ([]Set
 		return nil, fmt.Errorf("list settings of kind %s: %w", kind, err)
 	}
 	var list []Setting
-	for _, name := range sortedKeys(m.settings[kind]) {
+	for _, name := range slices.Sorted(maps.Keys(m.settings[kind])) {
 		list = append(list, m.settings[kind][name].clone())
 	}
 	return list, nil

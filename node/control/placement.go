@@ -20,6 +20,8 @@ var (
 	// ErrStoreGone: the store was declared lost and its replicas are replaced. It may not come back; its node can, with an
 	// empty data directory.
 	ErrStoreGone = errors.New("store was declared gone")
+	// ErrOldBinary: the store is new, and its binary does not support what all others do, and so may write already.
+	ErrOldBinary = errors.New("binary is older than the cluster's")
 )
 
 // GenError says that a shard was to be changed from a generation that does not stand.
@@ -63,8 +65,30 @@ type StoreRecord struct {
 	Boots  uint64
 	BootID string
 	State  StoreState
+	// Level is the highest level of the state machine that its binary supported at its last start.
+	Level uint32
 	// Live: its lease is held.
 	Live bool
+}
+
+// CommonLevel is the highest level of the state machine that the binaries of all stores support, gone ones aside; 0 without
+// stores.
+func CommonLevel(stores []StoreRecord) (level uint32) {
+	first := true
+	for _, s := range stores {
+		if s.State != StoreGone && (first || s.Level < level) {
+			level, first = s.Level, false
+		}
+	}
+	return level
+}
+
+// checkLevel refuses a new store whose binary could not read what the others may have begun to write.
+func checkLevel(store Store, others []StoreRecord) error {
+	if level := CommonLevel(others); store.Level < level {
+		return fmt.Errorf("%w: it supports level %d, the cluster is at %d; start a newer one", ErrOldBinary, store.Level, level)
+	}
+	return nil
 }
 
 // Actual is a shard as it is, told by its leader.
@@ -139,7 +163,7 @@ func successorShard(standing, next Shard, expectedGen uint64) (done bool, err er
 }
 
 func (s Shard) clone() Shard {
-	s.Replicas = slices.Clone(s.Replicas)
+	s.Replicas, s.Dropped = slices.Clone(s.Replicas), slices.Clone(s.Dropped)
 	return s
 }
 

@@ -123,9 +123,10 @@ func TestStoresAreListedWithWhatIsWantedOfThem(t *testing.T) {
 		must(t, a.SetStoreState(t.Context(), nil, "b", StoreGone))
 		_, err = b.Register(t.Context(), store("b", 3))
 		wantError(t, err, ErrStoreGone)
-		must(t, a.SetStoreState(t.Context(), nil, "b", StoreUp))
-		_, err = b.Register(t.Context(), store("b", 3))
-		must(t, err)
+		must(t, a.SetStoreState(t.Context(), nil, "b", StoreGone))
+		for _, state := range []StoreState{StoreUp, StoreDraining} { // what was given up stays so
+			wantError(t, a.SetStoreState(t.Context(), nil, "b", state), ErrStoreGone)
+		}
 		wantError(t, a.SetStoreState(t.Context(), nil, "x", StoreUp), ErrNoStore)
 		if err := a.SetStoreState(t.Context(), nil, "b", "away"); err == nil {
 			t.Error("an unknown state was accepted")

@@ -137,13 +137,8 @@ func (p *placer) settled(s Shard) bool {
 }
 
 // stuck says that a shard has not come to what is wanted and will not: it waits for a replica on a store that is lost, to be
-// made there, or to have what makes it a voter for good. Of one that is more than a step behind nobody knows any more which
-// stores were given replicas on the way, and a store with one has no room for another.
-func (p *placer) stuck(s Shard) bool {
-	a, published := p.v.Actual[s.ID]
-	behind := published && a.Gen+1 == s.Gen || !published && s.Gen == 1
-	return behind && p.hasLost(s)
-}
+// made there, or to have what makes it a voter for good.
+func (p *placer) stuck(s Shard) bool { return !p.settled(s) && p.hasLost(s) }
 
 // mend replaces what a shard has on lost and draining stores and gives it what it lacks. A replica that nothing can
 // replace stays: it counts for the majority, and may come back.
@@ -175,11 +170,26 @@ func (p *placer) propose(s, next Shard) {
 		return
 	}
 	next.Gen = s.Gen + 1
+	if p.settled(s) {
+		next.Dropped = nil
+	} else {
+		next.Dropped = append(next.Dropped, dropped(s, next)...)
+	}
 	p.changes = append(p.changes, next)
 	p.changed[s.ID] = true
 	if p.settled(s) {
 		p.changing++
 	}
+}
+
+// dropped are the replicas of s that are not in next.
+func dropped(s, next Shard) (gone []Replica) {
+	for _, r := range s.Replicas {
+		if !slices.Contains(next.Replicas, r) {
+			gone = append(gone, r)
+		}
+	}
+	return gone
 }
 
 // move puts a new replica in the place of the one at i.
@@ -204,8 +214,8 @@ func (p *placer) room(s Shard) int {
 }
 
 // free says that a replica of s may be made on a store, in the place of the one on another store, if any. None is there,
-// wanted or still in its group: one that is on its way out goes only when the group has come to what is wanted. And none is
-// on another store of the same node, dead or not: two copies of one machine are one.
+// wanted, still in its group or dropped on the way: one that is on its way out goes only when the group has come to what is
+// wanted. And none is on another store of the same node, dead or not: two copies of one machine are one.
 func (p *placer) free(s Shard, store, instead string) bool {
 	here := func(r Replica) bool { return r.Store == store }
 	same := func(r Replica) bool {
@@ -214,7 +224,8 @@ func (p *placer) free(s Shard, store, instead string) bool {
 	}
 	a := p.v.Actual[s.ID]
 	return !s.on(store) && !slices.ContainsFunc(s.Replicas, same) &&
-		!slices.ContainsFunc(a.Voters, here) && !slices.ContainsFunc(a.Learners, here)
+		!slices.ContainsFunc(a.Voters, here) && !slices.ContainsFunc(a.Learners, here) &&
+		(p.settled(s) || !slices.ContainsFunc(s.Dropped, here))
 }
 
 // emptiest is the usable store with the fewest replicas of those that are free for one of s.

@@ -133,6 +133,32 @@ func TestAShardThatWasNeverPublishedIsLeftAlone(t *testing.T) {
 	equal(t, Place(v).Changes, nil)
 }
 
+// A shard that waits for a store that is lost gets another one as often as it takes, but never one that may have been given
+// a replica on the way.
+func TestAStuckShardGoesOnToAnotherStore(t *testing.T) {
+	v := viewFrom("a b c! d e f", "Abc>abc")
+	v.Actual[1] = Actual{Shard: 1, Epoch: 9, Gen: 5, Voters: v.Wanted[0].Replicas}
+	lose := func(i int) string {
+		v.Stores[i].Live, v.Stores[i].State = false, StoreGone
+		plan := Place(v)
+		if len(plan.Changes) != 1 {
+			return ""
+		}
+		v.Wanted[0] = plan.Changes[0]
+		return wordOf(v.Wanted[0])
+	}
+	equal(t, lose(2), "abd")
+	equal(t, len(v.Wanted[0].Dropped), 0)
+	equal(t, lose(3), "abe")
+	v.Stores[3].Live, v.Stores[3].State = true, StoreUp
+	equal(t, lose(4), "abf")
+	equal(t, v.Wanted[0].Dropped, []Replica{{4, "d"}, {5, "e"}})
+	equal(t, lose(5), "") // d has, or gets, a replica of its own id.
+	v.Actual[1] = Actual{Shard: 1, Epoch: 9, Gen: v.Wanted[0].Gen, Voters: v.Wanted[0].Replicas}
+	equal(t, lose(5), "abd")
+	equal(t, len(v.Wanted[0].Dropped), 0)
+}
+
 // Whatever happens to the stores, every plan keeps the rules, and after the last event the shards come to rest with what
 // they should have. rapid prints the seed of a failure.
 func TestPlacementKeepsItsRulesAndComesToRest(t *testing.T) {

@@ -75,7 +75,7 @@ type Plane interface {
 	// called only for a store that holds no shard yet. Errors: ErrOtherCluster, ErrUnavailable.
 	Bootstrap(ctx context.Context, seed Seed) error
 	// Register makes the store known, gives it its node id, the same for ever, and grants its lease. Errors:
-	// ErrRolledBack, ErrOtherCluster, ErrStoreGone, ErrUnavailable.
+	// ErrRolledBack, ErrOtherCluster, ErrStoreGone, ErrOldBinary, ErrUnavailable.
 	Register(ctx context.Context, store Store) (Registration, error)
 	// Map reads the slot map and the shards. Errors: ErrNoMap, ErrUnavailable.
 	Map(ctx context.Context) (*Map, error)
@@ -97,8 +97,8 @@ type Plane interface {
 	// WatchStores calls fn whenever Stores may answer differently than before, also for what stands when it begins, until
 	// ctx ends; it returns ctx's error. fn must neither block nor call the plane.
 	WatchStores(ctx context.Context, fn func()) error
-	// SetStoreState says what is wanted of a store: under the controller's term, or with a nil term as an operator. Errors:
-	// ErrDeposed, ErrNoStore, ErrUnavailable.
+	// SetStoreState says what is wanted of a store: under the controller's term, or with a nil term as an operator. A store that
+	// is gone stays gone. Errors: ErrDeposed, ErrNoStore, ErrStoreGone, ErrUnavailable.
 	SetStoreState(ctx context.Context, term *Term, store string, state StoreState) error
 	// WatchShards is for shards as they are wanted what WatchLeaders is for leaders.
 	WatchShards(ctx context.Context, fn func(Shard)) error
@@ -169,6 +169,8 @@ type Store struct {
 	// Boots counts the starts with this disk, this one included; BootID tells this start from any other.
 	Boots  uint64
 	BootID string
+	// Level is the highest level of the state machine that this process's binary supports.
+	Level uint32
 }
 
 func (s Store) validate() error {
@@ -212,6 +214,9 @@ type Shard struct {
 	Replicas []Replica
 	// NextRID is the replica id to be given next; ids are never reused.
 	NextRID uint64
+	// Dropped are replicas that were wanted since the generation that the group was last told to have come to, and no longer
+	// are. Each may have been made meanwhile, and the group may have taken it in: its store has no room for another one.
+	Dropped []Replica
 }
 
 // Replica is one copy of a shard.

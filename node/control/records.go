@@ -66,6 +66,7 @@ type shardRecord struct {
 	Gen      uint64          `json:"gen"`
 	Replicas []replicaRecord `json:"replicas"`
 	NextRID  uint64          `json:"next_rid"`
+	Dropped  []replicaRecord `json:"dropped,omitempty"`
 }
 
 type replicaRecord struct {
@@ -81,12 +82,14 @@ type nodeRecord struct {
 	BootID string `json:"boot_id"`
 	// State is empty for StoreUp.
 	State StoreState `json:"state,omitempty"`
+	// Level is missing in records that binaries without one have written.
+	Level uint32 `json:"level,omitempty"`
 }
 
 func (r nodeRecord) store(uuid string, live bool) StoreRecord {
 	return StoreRecord{
 		UUID: uuid, Name: r.Name, NodeID: r.NodeID, Addr: r.Addr, Boots: r.Boots, BootID: r.BootID,
-		State: cmp.Or(r.State, StoreUp), Live: live,
+		State: cmp.Or(r.State, StoreUp), Level: r.Level, Live: live,
 	}
 }
 
@@ -157,11 +160,11 @@ func (m *Map) fill(r mapRecord) error {
 }
 
 func (s Shard) record() shardRecord {
-	return shardRecord{Gen: s.Gen, NextRID: s.NextRID, Replicas: replicaRecords(s.Replicas)}
+	return shardRecord{Gen: s.Gen, NextRID: s.NextRID, Replicas: replicaRecords(s.Replicas), Dropped: replicaRecords(s.Dropped)}
 }
 
 func (r shardRecord) shard(id uint32) Shard {
-	return Shard{ID: id, Gen: r.Gen, NextRID: r.NextRID, Replicas: replicas(r.Replicas)}
+	return Shard{ID: id, Gen: r.Gen, NextRID: r.NextRID, Replicas: replicas(r.Replicas), Dropped: replicas(r.Dropped)}
 }
 
 func replicaRecords(from []Replica) (records []replicaRecord) {

@@ -18,13 +18,15 @@ func TestLeaderRecordsSortByEpoch(t *testing.T) {
 func TestRecordsAsTheyStandInEtcd(t *testing.T) {
 	m := Seed{ClusterID: "c", Shards: 2, Stores: []string{"s"}}.firstMap()
 	for want, record := range map[string]any{
-		`{"id":"c","shards":2,"store":"s"}`:                                                             Seed{ClusterID: "c", Shards: 2, Stores: []string{"s"}}.record(),
-		`{"gen":1,"replicas":[{"rid":1,"store":"s"}],"next_rid":2}`:                                     m.Shards[0].record(),
-		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b"}`:                                 nodeRecord{1, "n", "a:1", 3, "b", ""},
-		`{"id":"c","shards":2,"store":"s","stores":["s","t"]}`:                                          Seed{ClusterID: "c", Shards: 2, Stores: []string{"s", "t"}}.record(),
-		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b","state":"draining"}`:              nodeRecord{1, "n", "a:1", 3, "b", StoreDraining},
-		`{"store":"s","boot_id":"b"}`:                                                                   termRecord{"s", "b"},
-		`{"boot_id":"b","addr":"a:1"}`:                                                                  liveRecord{"b", "a:1"},
+		`{"id":"c","shards":2,"store":"s"}`:                                                          Seed{ClusterID: "c", Shards: 2, Stores: []string{"s"}}.record(),
+		`{"gen":1,"replicas":[{"rid":1,"store":"s"}],"next_rid":2}`:                                  m.Shards[0].record(),
+		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b"}`:                              nodeRecord{1, "n", "a:1", 3, "b", "", 0},
+		`{"id":"c","shards":2,"store":"s","stores":["s","t"]}`:                                       Seed{ClusterID: "c", Shards: 2, Stores: []string{"s", "t"}}.record(),
+		`{"node_id":1,"name":"n","addr":"a:1","boots":3,"boot_id":"b","state":"draining","level":2}`: nodeRecord{1, "n", "a:1", 3, "b", StoreDraining, 2},
+		`{"gen":2,"replicas":[{"rid":3,"store":"s"}],"next_rid":4,"dropped":[{"rid":1,"store":"t"}]}`: Shard{
+			Gen: 2, Replicas: []Replica{{3, "s"}}, NextRID: 4, Dropped: []Replica{{1, "t"}}}.record(),
+		`{"store":"s","boot_id":"b"}`:  termRecord{"s", "b"},
+		`{"boot_id":"b","addr":"a:1"}`: liveRecord{"b", "a:1"},
 		`{"version":1,"runs":[{"first":0,"last":2047,"shard":1},{"first":2048,"last":4095,"shard":2}]}`: m.record(),
 	} {
 		equal(t, encodeJSON(record), want)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -85,6 +87,56 @@ func (f TLSFiles) remoteConfig() (*tls.Config, error) {
 		return err
 	}
 	return c, nil
+}
+
+// Members reads the membership; it takes a majority. Errors: ErrUnavailable.
+func (r *Remote) Members(ctx context.Context) ([]Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	res, err := r.client.MemberList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list members: %w", unavailable(err))
+	}
+	var members []Member
+	for _, m := range res.Members {
+		one := Member{ID: m.ID, Name: m.Name, Learner: m.IsLearner, Started: len(m.ClientURLs) > 0}
+		if len(m.PeerURLs) > 0 {
+			one.PeerURL = m.PeerURLs[0]
+		}
+		members = append(members, one)
+	}
+	return members, nil
+}
+
+// RemoveMember removes the member of a store, if there is one. Errors: ErrBusy, ErrUnavailable.
+func (r *Remote) RemoveMember(ctx context.Context, storeUUID string) error {
+	members, err := r.Members(ctx)
+	if err != nil {
+		return fmt.Errorf("remove member of store %s: %w", storeUUID, err)
+	}
+	doomed, err := membersOf(members, storeUUID)
+	if err != nil {
+		return err
+	}
+	for _, m := range doomed {
+		if err := r.remove(ctx, m.ID); err != nil {
+			return fmt.Errorf("remove member %s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+func (r *Remote) remove(ctx context.Context, id uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	_, err := r.client.MemberRemove(ctx, id)
+	switch {
+	case err == nil, errors.Is(err, rpctypes.ErrMemberNotFound):
+		return nil
+	case errors.Is(err, rpctypes.ErrUnhealthy), errors.Is(err, rpctypes.ErrMemberNotEnoughStarted):
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	return unavailable(err)
 }
 
 // Close ends the client. Planes over it must not be running any more.

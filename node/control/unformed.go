@@ -46,6 +46,19 @@ func HoldsMember(dir string) (bool, error) {
 	return has == formedMember, err
 }
 
+// SetAside moves what a member that was removed from its cluster has left in etcd's directory out of the way, in the place of
+// an earlier one's. The node may then ask to be admitted anew.
+func SetAside(dir string) error {
+	aside := filepath.Join(dir, "removed")
+	if err := os.RemoveAll(aside); err != nil {
+		return fmt.Errorf("set removed member aside: %w", err)
+	}
+	if err := os.Rename(filepath.Join(dir, "member"), aside); err != nil {
+		return fmt.Errorf("set removed member aside: %w", err)
+	}
+	return nil
+}
+
 func findMember(dir string) (memberState, error) {
 	segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
 	if err != nil {

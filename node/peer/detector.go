@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// detector holds the rules by which a peer is suspect: silent for silentLimit; its loop's last turn or its last sync older
-// than ageLimit; started anew, once for each start. Both limits are doubled for a while for one that was suspected wrongly
+// detector holds the rules by which a peer is suspect: silent for silentLimit, or deaf to this process for as long; its loop's last
+// turn or its last sync older than ageLimit; started anew, once for each start. Both limits are doubled for a while for one that was suspected wrongly
 // several times: a saturated machine must not be voted out in a loop. Facts come by heard, conclusions by check; the time is
 // an argument. It belongs to one goroutine at a time.
 type detector struct {
@@ -16,6 +16,8 @@ type detector struct {
 	// checked is the time of the last check; counting is since when silence counts: if the checks themselves pause, the
 	// process was suspended or starved, and the silence is its own.
 	checked, counting time.Time
+	// again: the next check says once more of whom it is suspicious.
+	again bool
 }
 
 // suspicion is what is known of a peer.
@@ -24,6 +26,8 @@ type suspicion struct {
 	since, heard     time.Time
 	boot             uint64
 	turnAge, syncAge time.Duration
+	// deaf is for how long, by its last beat, it had heard nothing of this process.
+	deaf time.Duration
 	// restarted: a new boot was heard of and not yet reported.
 	restarted bool
 	suspect   bool
@@ -55,7 +59,7 @@ func (d *detector) add(store string, now time.Time) {
 func (d *detector) remove(store string) { delete(d.peers, store) }
 
 // heard takes in a beat. One of an earlier start, or of a store that is no peer, says nothing.
-func (d *detector) heard(store string, boot uint64, turnAge, syncAge time.Duration, now time.Time) {
+func (d *detector) heard(store string, boot uint64, turnAge, syncAge, deaf time.Duration, now time.Time) {
 	p := d.peers[store]
 	if p == nil || boot < p.boot {
 		return
@@ -63,7 +67,7 @@ func (d *detector) heard(store string, boot uint64, turnAge, syncAge time.Durati
 	if boot > p.boot && p.boot != 0 {
 		p.restarted = true
 	}
-	p.boot, p.turnAge, p.syncAge, p.heard = boot, turnAge, syncAge, now
+	p.boot, p.turnAge, p.syncAge, p.deaf, p.heard = boot, turnAge, syncAge, deaf, now
 }
 
 // check draws the conclusions, in the order of the stores' names.
@@ -83,9 +87,12 @@ func (d *detector) check(now time.Time) []event {
 		case p.suspect && reason == "":
 			p.end(now)
 			events = append(events, event{store: store})
+		case p.suspect && d.again:
+			events = append(events, event{store: store, suspect: true, reason: reason})
 		}
 		p.restarted = false
 	}
+	d.again = false
 	return events
 }
 
@@ -108,6 +115,8 @@ func (p *suspicion) verdict(now, counting time.Time) string {
 	switch quiet := now.Sub(last); {
 	case quiet >= silent:
 		return fmt.Sprintf("it has been silent for %s", quiet.Round(time.Millisecond))
+	case p.deaf >= silent && now.Sub(counting) > p.deaf: // else the silence was this process's own
+		return fmt.Sprintf("it has not heard this node for %s", p.deaf.Round(time.Millisecond))
 	case p.turnAge > age:
 		return fmt.Sprintf("its loop has stood still for %s", p.turnAge.Round(time.Millisecond))
 	case p.syncAge > age:

@@ -9,7 +9,7 @@ import (
 )
 
 // Each line of a script is "<ms> <what>": a peer's beat ("a", "a boot=2 turn=1600 sync=0"), "beats until=<ms>" (a sound
-// beat of a and b each 200 ms), or "pause until=<ms>" (no checks). There are checks each 50 ms. want lists what is said,
+// beat of a and b each 200 ms), "pause until=<ms>" (no checks), or "again" (what stands is to be said again). There are checks each 50 ms. want lists what is said,
 // with the time of the check that said it.
 func TestDetector(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -56,6 +56,15 @@ func TestDetector(t *testing.T) {
 		"a pause does not bring back who was suspect": {
 			"0 beats until=1000; 1000 a until=2500; 2500 pause until=4000; 4000 a until=6000", "1800 b suspect: it has been silent for 1s", 6000,
 		},
+		"said again": {
+			"0 beats until=1000; 1000 a until=4000; 3000 again",
+			"1800 b suspect: it has been silent for 1s; 3000 b suspect: it has been silent for 2.2s", 4000,
+		},
+		"not said again of who comes back just then": {
+			"0 beats until=1000; 1000 a until=4000; 2600 b until=4000; 2600 again",
+			"1800 b suspect: it has been silent for 1s; 2600 b alive", 4000,
+		},
+		"nothing to be said again": {"0 beats until=4000; 2000 again", "", 4000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := strings.Join(play(t, c.script, c.until), "; "); got != c.want {
@@ -78,7 +87,7 @@ func play(t *testing.T, script string, until int) []string {
 		boot       uint64
 		turn, sync int
 	}
-	beats := make(map[int][]one)
+	beats, again := make(map[int][]one), make(map[int]bool)
 	paused := func(int) bool { return false }
 	for _, line := range strings.Split(script, ";") {
 		words := strings.Fields(line)
@@ -104,6 +113,9 @@ func play(t *testing.T, script string, until int) []string {
 		case "pause":
 			paused = func(ms int) bool { return ms >= from && ms < last }
 			continue
+		case "again":
+			again[from] = true
+			continue
 		case "beats":
 			stores = []string{"a", "b"}
 		}
@@ -117,11 +129,12 @@ func play(t *testing.T, script string, until int) []string {
 	var said []string
 	for ms := 0; ms <= until; ms += 50 {
 		for _, b := range beats[ms] {
-			d.heard(b.store, b.boot, time.Duration(b.turn)*time.Millisecond, time.Duration(b.sync)*time.Millisecond, at(ms))
+			d.heard(b.store, b.boot, time.Duration(b.turn)*time.Millisecond, time.Duration(b.sync)*time.Millisecond, 0, at(ms))
 		}
 		if paused(ms) {
 			continue
 		}
+		d.again = d.again || again[ms]
 		for _, e := range d.check(at(ms)) {
 			if e.suspect {
 				said = append(said, fmt.Sprintf("%d %s suspect: %s", ms, e.store, e.reason))
@@ -156,7 +169,7 @@ func newFlapping() *flapping {
 }
 
 func (f *flapping) beat(boot uint64) []event {
-	f.d.heard("a", boot, 0, 0, f.now)
+	f.d.heard("a", boot, 0, 0, 0, f.now)
 	return f.d.check(f.now)
 }
 
@@ -195,7 +208,7 @@ func TestDetectorGrowsPatient(t *testing.T) {
 		t.Errorf("%d flaps", flaps)
 	}
 	f.beat(1) // the fourth
-	f.d.heard("a", 1, 2500*time.Millisecond, 0, f.now)
+	f.d.heard("a", 1, 2500*time.Millisecond, 0, 0, f.now)
 	if events := f.d.check(f.now); len(events) > 0 {
 		t.Errorf("its ages are not given twice the time: %v", events)
 	}
@@ -282,5 +295,33 @@ func TestOffsetOfClocks(t *testing.T) {
 	}
 	if got := r.best(); got.RoundTrip != 40*time.Millisecond || got.WallOffset != 500*time.Millisecond {
 		t.Errorf("later: %+v", got)
+	}
+}
+
+// A peer that is heard and does not hear this process is of no use as a leader: it is suspect, unless it was this process that
+// stood still.
+func TestDetectorSeesDeafPeers(t *testing.T) {
+	f := newFlapping()
+	f.rest(time.Second)
+	hears := func(deaf time.Duration) string {
+		f.now = f.now.Add(beatInterval)
+		f.d.heard("a", 1, 0, 0, deaf, f.now)
+		for _, e := range f.d.check(f.now) {
+			return fmt.Sprint(e.suspect, e.reason)
+		}
+		return ""
+	}
+	if got := hears(900 * time.Millisecond); got != "" {
+		t.Errorf("deaf for less than a second: %s", got)
+	}
+	if got := hears(1100 * time.Millisecond); got != "trueit has not heard this node for 1.1s" {
+		t.Errorf("deaf for more than a second: %q", got)
+	}
+	if got := hears(100 * time.Millisecond); got != "false" {
+		t.Errorf("it hears again: %q", got)
+	}
+	f.now = f.now.Add(5 * time.Second) // this process is suspended
+	if got := hears(5 * time.Second); got != "" {
+		t.Errorf("after this process's own pause: %s", got)
 	}
 }

@@ -28,7 +28,7 @@ func (t *Transport) Serve(conn net.Conn) {
 		t.leave(in)
 	}
 	if err != nil && !isEnd(err) && !t.isEnded() {
-		t.complaints.warn("connection of a peer ended", "peer", conn.RemoteAddr().String(), "err", err)
+		t.complaints.warn("connection of a peer ended", "peer", conn.RemoteAddr().String(), "error", err)
 	}
 }
 
@@ -168,7 +168,11 @@ func (t *Transport) heard(in *incoming, b beat) {
 		return
 	}
 	now := t.elapsed()
-	t.detector.heard(in.store, b.boot, b.turnAge, b.syncAge, t.cfg.Now())
+	deaf := time.Duration(0)
+	if b.echoBoot == t.cfg.Boot {
+		deaf = b.echoHeld
+	}
+	t.detector.heard(in.store, b.boot, b.turnAge, b.syncAge, deaf, t.cfg.Now())
 	l.peerSent, l.peerCame = b.sent, now
 	l.clocks.add(b, t.cfg.Boot, now, h)
 	if b.echoBoot == t.cfg.Boot && b.echoSent > 0 && b.echoSent <= now {

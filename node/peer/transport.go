@@ -192,6 +192,14 @@ func (t *Transport) put(to string, i item) {
 	l.box.put(i)
 }
 
+// SuspectAgain has OnSuspect told once more, with the next check, of the peers that are suspect still: for a listener that
+// was not there before. It comes in order with what is told besides.
+func (t *Transport) SuspectAgain() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.detector.again = true
+}
+
 // Run keeps the connections, sends beats and watches the peers, until ctx ends. It may be called once.
 func (t *Transport) Run(ctx context.Context) error {
 	var g errgroup.Group

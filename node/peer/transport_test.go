@@ -85,6 +85,18 @@ func TestSilentPeerIsSuspect(t *testing.T) {
 	})
 }
 
+// Who begins to listen late is told of those that are suspect still, once.
+func TestSuspicionsAreToldAgain(t *testing.T) {
+	fabricTest(t, func(t *testing.T, _ *fabric, a, b *station) {
+		b.stop()
+		elapse(silentLimit + 2*checkInterval)
+		a.saying("b suspect")
+		a.SuspectAgain()
+		elapse(5 * checkInterval)
+		a.saying("b suspect")
+	})
+}
+
 func TestFastRestartIsSuspectOnce(t *testing.T) {
 	fabricTest(t, func(t *testing.T, f *fabric, a, b *station) {
 		b.stop()

@@ -119,9 +119,11 @@ func (r *replica) inGroup(id uint64) bool {
 		slices.Contains(r.conf.GetVotersOutgoing(), id)
 }
 
-// changing says that the leader's group is on its way to what is wanted.
+// changing says that the leader's group is on its way to what is wanted. A leader that has heard of less than the group has
+// come to already waits to be told.
 func (r *replica) changing() bool {
-	return r.lead != nil && r.members.wanted != nil && r.members.told != r.members.wanted.Gen
+	wanted := r.members.wanted
+	return r.lead != nil && wanted != nil && wanted.Gen >= r.gen && r.members.told != wanted.Gen
 }
 
 // tickMembership lets time pass for a leader whose group is on its way.

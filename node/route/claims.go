@@ -5,14 +5,6 @@ import (
 	"time"
 )
 
-const (
-	// claimMemory is how long a claim may be retried and find its leases wherever they are: twice that at most, and as
-	// long as memory allows.
-	claimMemory = 30 * time.Second
-	// maxClaims bounds one generation of claims, of which there are two.
-	maxClaims = 50_000
-)
-
 // claims remembers the claims for which other leaders were asked, in two generations: a retry of one must ask everywhere
 // before it takes new leases.
 type claims struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/carillon-scheduler/carillon/node/dispatch"
 	"github.com/carillon-scheduler/carillon/node/replica"
 	"github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1/clusterv1connect"
+	"github.com/carillon-scheduler/carillon/proto/codec"
 	"github.com/carillon-scheduler/carillon/rpc"
 
 	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
@@ -49,7 +50,7 @@ func NewHandler(cfg HandlerConfig) (path string, handler http.Handler) {
 	}
 	s := &server{cfg: cfg}
 	path, inner := clusterv1connect.NewNodeServiceHandler(s,
-		connect.WithCodec(codec{}),
+		connect.WithCodec(codec.Proto{}),
 		connect.WithCompression("gzip", nil, nil),
 		connect.WithReadMaxBytes(maxMessageBytes),
 		connect.WithRecover(s.recovered),
@@ -88,6 +89,10 @@ func (d *delivery) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 // serve serves a call and gives leases back whose answer did not leave. A small answer stands in a buffer until this
 // returns: of a caller that is gone only the context tells.
 func (s *server) serve(inner http.Handler, w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == clusterv1connect.NodeServiceRowsProcedure {
+		serveRows(inner, w, r)
+		return
+	}
 	d := &delivery{ResponseWriter: w}
 	inner.ServeHTTP(d, r.WithContext(context.WithValue(r.Context(), deliveryKey{}, d)))
 	isGone := d.err != nil || d.written <= bufferedBytes && r.Context().Err() != nil
@@ -115,20 +120,28 @@ func (s *server) local(store string) (Local, error) {
 }
 
 // Probe, Join and NodeStatus are the node's.
-func (s *server) Probe(ctx context.Context, req *connect.Request[clusterv1.ProbeRequest]) (*connect.Response[clusterv1.ProbeResponse], error) {
+func (s *server) Probe(
+	ctx context.Context, req *connect.Request[clusterv1.ProbeRequest],
+) (*connect.Response[clusterv1.ProbeResponse], error) {
 	return response(s.cfg.Member.Probe(ctx, req.Msg))
 }
 
-func (s *server) Join(ctx context.Context, req *connect.Request[clusterv1.JoinRequest]) (*connect.Response[clusterv1.JoinResponse], error) {
+func (s *server) Join(
+	ctx context.Context, req *connect.Request[clusterv1.JoinRequest],
+) (*connect.Response[clusterv1.JoinResponse], error) {
 	return response(s.cfg.Member.Join(ctx, req.Msg))
 }
 
-func (s *server) NodeStatus(ctx context.Context, req *connect.Request[clusterv1.NodeStatusRequest]) (*connect.Response[clusterv1.NodeStatusResponse], error) {
+func (s *server) NodeStatus(
+	ctx context.Context, req *connect.Request[clusterv1.NodeStatusRequest],
+) (*connect.Response[clusterv1.NodeStatusResponse], error) {
 	return response(s.cfg.Member.NodeStatus(ctx, req.Msg))
 }
 
 // Transfer answers with what is known a little before the caller's deadline.
-func (s *server) Transfer(ctx context.Context, call *connect.Request[clusterv1.TransferRequest]) (*connect.Response[clusterv1.TransferResponse], error) {
+func (s *server) Transfer(
+	ctx context.Context, call *connect.Request[clusterv1.TransferRequest],
+) (*connect.Response[clusterv1.TransferResponse], error) {
 	if _, err := s.local(call.Msg.Store); err != nil {
 		return nil, err
 	}
@@ -141,7 +154,9 @@ func (s *server) Transfer(ctx context.Context, call *connect.Request[clusterv1.T
 }
 
 // Verification implements the service.
-func (s *server) Verification(ctx context.Context, call *connect.Request[clusterv1.VerificationRequest]) (*connect.Response[clusterv1.VerificationResponse], error) {
+func (s *server) Verification(
+	ctx context.Context, call *connect.Request[clusterv1.VerificationRequest],
+) (*connect.Response[clusterv1.VerificationResponse], error) {
 	if _, err := s.local(call.Msg.Store); err != nil {
 		return nil, err
 	}
@@ -156,7 +171,9 @@ func response[T any](msg *T, err error) (*connect.Response[T], error) {
 }
 
 // Propose implements the service.
-func (s *server) Propose(ctx context.Context, call *connect.Request[clusterv1.ProposeRequest]) (*connect.Response[clusterv1.ProposeResponse], error) {
+func (s *server) Propose(
+	ctx context.Context, call *connect.Request[clusterv1.ProposeRequest],
+) (*connect.Response[clusterv1.ProposeResponse], error) {
 	req := call.Msg
 	local, err := s.local(req.Store)
 	if err != nil {
@@ -196,7 +213,9 @@ func early(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // Poll implements the service.
-func (s *server) Poll(ctx context.Context, call *connect.Request[clusterv1.PollRequest]) (*connect.Response[clusterv1.PollResponse], error) {
+func (s *server) Poll(
+	ctx context.Context, call *connect.Request[clusterv1.PollRequest],
+) (*connect.Response[clusterv1.PollResponse], error) {
 	req := call.Msg
 	local, err := s.local(req.Store)
 	if err != nil {
@@ -255,7 +274,9 @@ func undeliverable(ctx context.Context, local Local, leases []*storagev1.Executi
 }
 
 // Held implements the service. Leases that are only looked at are not given back if the answer does not leave.
-func (s *server) Held(_ context.Context, call *connect.Request[clusterv1.HeldRequest]) (*connect.Response[clusterv1.HeldResponse], error) {
+func (s *server) Held(
+	_ context.Context, call *connect.Request[clusterv1.HeldRequest],
+) (*connect.Response[clusterv1.HeldResponse], error) {
 	req := call.Msg
 	local, err := s.local(req.Store)
 	if err != nil {
@@ -269,7 +290,9 @@ func (s *server) Held(_ context.Context, call *connect.Request[clusterv1.HeldReq
 }
 
 // Release implements the service.
-func (s *server) Release(_ context.Context, call *connect.Request[clusterv1.ReleaseRequest]) (*connect.Response[clusterv1.ReleaseResponse], error) {
+func (s *server) Release(
+	_ context.Context, call *connect.Request[clusterv1.ReleaseRequest],
+) (*connect.Response[clusterv1.ReleaseResponse], error) {
 	req := call.Msg
 	local, err := s.local(req.Store)
 	if err != nil {

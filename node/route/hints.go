@@ -8,17 +8,6 @@ import (
 	"time"
 )
 
-const (
-	// interestLinger is how long a queue stays of interest after its last poll: workers come again at once.
-	interestLinger = time.Second
-	// neglectAfter is how long a queue's other leaders may go without being asked while its polls find enough here: none of
-	// those waits, so that nobody hints.
-	neglectAfter = time.Second
-	// maxHintedQueues bounds the queues that are remembered; hints of more are forgotten. Polls find such work when they
-	// begin.
-	maxHintedQueues = 10_000
-)
-
 // hints are what is known of work at other leaders, and the polls that wait for it. Its methods are safe for concurrent
 // use; none blocks.
 type hints struct {

@@ -84,10 +84,11 @@ func (p *peer) call(ctx context.Context, do func(context.Context) error) error {
 	select {
 	case p.places <- struct{}{}:
 		defer func() { <-p.places }()
-	case <-life.Done():
-		return p.away(minCoolDown)
 	case <-attempt.Done():
-		return &rpc.Overloaded{Reason: fmt.Sprintf("%d calls to store %s are under way", maxCallsPerPeer, p.store), RetryAfter: retryAfter}
+		if life.Err() != nil {
+			return p.away(minCoolDown)
+		}
+		return p.full(ctx)
 	}
 	p.mu.Lock()
 	probe, wait, ok := p.breaker.admit(time.Now())
@@ -139,6 +140,15 @@ func (p *peer) away(wait time.Duration) error {
 		Reason:     fmt.Sprintf("store %s at %s does not answer", p.store, p.addr),
 		RetryAfter: max(wait, minCoolDown/10),
 	}
+}
+
+// full is the error of a call that has found no place within its time, or its caller's.
+func (p *peer) full(ctx context.Context) error {
+	reason := fmt.Sprintf("%d calls to store %s are under way", maxCallsPerPeer, p.store)
+	if err := ctx.Err(); err != nil {
+		reason = fmt.Sprintf("%s: %v", reason, err)
+	}
+	return &rpc.Overloaded{Reason: reason, RetryAfter: retryAfter}
 }
 
 // callError is a *rpc.Unavailable that also carries what the call returned.

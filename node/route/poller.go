@@ -247,14 +247,6 @@ func (f *filling) askHere(ctx context.Context, lacks int, wait time.Duration) er
 	return err
 }
 
-// maxEarlyEnds bounds how often in a row a wait may end early with nothing before that is the answer: this node stops, or
-// other calls of the same claim come and go.
-const maxEarlyEnds = 3
-
-// recheckAfter is how long a poll waits before the other leaders are asked again all the same, once for all polls of a
-// queue: a hint may have been lost on its way, or have found a leader that could not be called.
-const recheckAfter = 5 * time.Second
-
 // wait waits at the local dispatcher, and goes to a leader that hints meanwhile. The two never overlap, so that both
 // together do not bring more than was asked for.
 func (f *filling) wait() error {

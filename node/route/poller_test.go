@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/carillon-scheduler/carillon/node/dispatch"
+	"github.com/carillon-scheduler/carillon/proto/codec"
 	"github.com/carillon-scheduler/carillon/rpc"
 
 	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
@@ -264,7 +265,7 @@ func TestAnAnswerThatCannotBeWrittenGivesLeasesBack(t *testing.T) {
 	_, a, _, _ := three(t)
 	_, handler := NewHandler(HandlerConfig{Self: "a", Local: func() Local { return a }, Member: member{a}})
 	a.work.add(1, "q", 3)
-	body, err := (codec{}).Marshal(&clusterv1.PollRequest{Store: "a", ClaimId: "c1", Queues: []string{"q"}, Max: 5})
+	body, err := (codec.Proto{}).Marshal(&clusterv1.PollRequest{Store: "a", ClaimId: "c1", Queues: []string{"q"}, Max: 5})
 	if err != nil {
 		t.Fatal(err)
 	}

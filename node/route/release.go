@@ -10,15 +10,6 @@ import (
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
-const (
-	// maxReleases bounds the leases that wait to be given back to other nodes; what is beyond ends by its deadline.
-	maxReleases = 10_000
-	// maxReleasesPerCall bounds one call.
-	maxReleasesPerCall = 1_000
-	// lastReleases is how long giving back may go on when Run is asked to stop.
-	lastReleases = time.Second
-)
-
 // releases are leases on their way back to other nodes, by store.
 type releases struct {
 	wake chan struct{}
@@ -59,14 +50,17 @@ func (p *Poller) Release(leases []*storagev1.Execution) {
 
 // Run gives leases back to other nodes until ctx ends, and then for up to a second more what is left.
 func (p *Poller) Run(ctx context.Context) error {
+	// What is under way when ctx ends goes on, too.
+	giving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(lastReleases, cancel) })
+	defer stop()
 	for {
 		select {
 		case <-p.releases.wake:
-			p.giveBack(ctx)
+			p.giveBack(giving)
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReleases)
-			defer cancel()
-			p.giveBack(last)
+			p.giveBack(giving)
 			return ctx.Err()
 		}
 	}

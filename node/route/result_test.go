@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/node/replica"
+	"github.com/carillon-scheduler/carillon/proto/codec"
 	"github.com/carillon-scheduler/carillon/rpc"
 
 	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
@@ -19,12 +20,12 @@ import (
 
 // carried is what arrives of an outcome.
 func carried(t interface{ Fatal(...any) }, o rpc.Outcome) rpc.Outcome {
-	data, err := codec{}.Marshal(&clusterv1.ProposeResponse{Outcomes: []*clusterv1.Outcome{encodeOutcome(&o)}})
+	data, err := codec.Proto{}.Marshal(&clusterv1.ProposeResponse{Outcomes: []*clusterv1.Outcome{encodeOutcome(&o)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	res := new(clusterv1.ProposeResponse)
-	if err := (codec{}).Unmarshal(data, res); err != nil {
+	if err := (codec.Proto{}).Unmarshal(data, res); err != nil {
 		t.Fatal(err)
 	}
 	return decodeOutcome(res.Outcomes[0])
@@ -199,7 +200,7 @@ func TestErrorsTravel(t *testing.T) {
 func FuzzOutcome(f *testing.F) {
 	full := rpc.Outcome{Result: fsm.Result{Refusal: &fsm.Refusal{Code: fsm.Moved, Fields: []string{"a"}}, Items: make([]fsm.Item, 2)}}
 	for _, o := range []rpc.Outcome{full, {Err: &replica.NotLeaderError{Shard: 1, Store: "s"}}, {Err: replica.ErrAmbiguous}} {
-		data, err := codec{}.Marshal(encodeOutcome(&o))
+		data, err := codec.Proto{}.Marshal(encodeOutcome(&o))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -207,7 +208,7 @@ func FuzzOutcome(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		msg := new(clusterv1.Outcome)
-		if (codec{}).Unmarshal(data, msg) != nil {
+		if (codec.Proto{}).Unmarshal(data, msg) != nil {
 			return
 		}
 		first := decodeOutcome(msg)

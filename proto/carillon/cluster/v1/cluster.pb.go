@@ -494,7 +494,9 @@ type JoinRequest struct {
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	StoreUuid string                 `protobuf:"bytes,2,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
 	// Where the joining node serves its cluster listener, host:port.
-	Address       string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// The call comes from a node that has no member of etcd; who is asked must have one.
+	PassedOn      bool `protobuf:"varint,4,opt,name=passed_on,json=passedOn,proto3" json:"passed_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -548,6 +550,13 @@ func (x *JoinRequest) GetAddress() string {
 		return x.Address
 	}
 	return ""
+}
+
+func (x *JoinRequest) GetPassedOn() bool {
+	if x != nil {
+		return x.PassedOn
+	}
+	return false
 }
 
 // JoinResponse says how to start.
@@ -1690,6 +1699,348 @@ func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
+// RowsRequest is a question; it is answered before the next one is read.
+type RowsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Question:
+	//
+	//	*RowsRequest_Open
+	//	*RowsRequest_Get
+	//	*RowsRequest_Scan
+	Question      isRowsRequest_Question `protobuf_oneof:"question"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RowsRequest) Reset() {
+	*x = RowsRequest{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RowsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RowsRequest) ProtoMessage() {}
+
+func (x *RowsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RowsRequest.ProtoReflect.Descriptor instead.
+func (*RowsRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RowsRequest) GetQuestion() isRowsRequest_Question {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+func (x *RowsRequest) GetOpen() *RowsOpen {
+	if x != nil {
+		if x, ok := x.Question.(*RowsRequest_Open); ok {
+			return x.Open
+		}
+	}
+	return nil
+}
+
+func (x *RowsRequest) GetGet() []byte {
+	if x != nil {
+		if x, ok := x.Question.(*RowsRequest_Get); ok {
+			return x.Get
+		}
+	}
+	return nil
+}
+
+func (x *RowsRequest) GetScan() *RowsScan {
+	if x != nil {
+		if x, ok := x.Question.(*RowsRequest_Scan); ok {
+			return x.Scan
+		}
+	}
+	return nil
+}
+
+type isRowsRequest_Question interface {
+	isRowsRequest_Question()
+}
+
+type RowsRequest_Open struct {
+	// The first question, and only that.
+	Open *RowsOpen `protobuf:"bytes,1,opt,name=open,proto3,oneof"`
+}
+
+type RowsRequest_Get struct {
+	// The row of this key.
+	Get []byte `protobuf:"bytes,2,opt,name=get,proto3,oneof"`
+}
+
+type RowsRequest_Scan struct {
+	Scan *RowsScan `protobuf:"bytes,3,opt,name=scan,proto3,oneof"`
+}
+
+func (*RowsRequest_Open) isRowsRequest_Question() {}
+
+func (*RowsRequest_Get) isRowsRequest_Question() {}
+
+func (*RowsRequest_Scan) isRowsRequest_Question() {}
+
+// RowsOpen says which rows.
+type RowsOpen struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The store that is meant, and the one that calls.
+	Store string `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	From  string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	Shard uint32 `protobuf:"varint,3,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The rows may be behind what was acknowledged before the call.
+	Stale         bool `protobuf:"varint,4,opt,name=stale,proto3" json:"stale,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RowsOpen) Reset() {
+	*x = RowsOpen{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RowsOpen) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RowsOpen) ProtoMessage() {}
+
+func (x *RowsOpen) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RowsOpen.ProtoReflect.Descriptor instead.
+func (*RowsOpen) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RowsOpen) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *RowsOpen) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *RowsOpen) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *RowsOpen) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
+// RowsScan asks for the first rows of a range. Keys are without the shard's prefix.
+type RowsScan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Start []byte                 `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
+	// The first key that is not meant; empty: up to the shard's end.
+	End []byte `protobuf:"bytes,2,opt,name=end,proto3" json:"end,omitempty"`
+	// How many at most; the answer may have fewer, and says whether there are more.
+	Max           uint32 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RowsScan) Reset() {
+	*x = RowsScan{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RowsScan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RowsScan) ProtoMessage() {}
+
+func (x *RowsScan) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RowsScan.ProtoReflect.Descriptor instead.
+func (*RowsScan) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RowsScan) GetStart() []byte {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *RowsScan) GetEnd() []byte {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+func (x *RowsScan) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+// RowsResponse is an answer.
+type RowsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rows  []*Row                 `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	// There are more in the range behind the last one.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RowsResponse) Reset() {
+	*x = RowsResponse{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RowsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RowsResponse) ProtoMessage() {}
+
+func (x *RowsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RowsResponse.ProtoReflect.Descriptor instead.
+func (*RowsResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RowsResponse) GetRows() []*Row {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *RowsResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// Row is one row of a shard.
+type Row struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Row) Reset() {
+	*x = Row{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Row) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Row) ProtoMessage() {}
+
+func (x *Row) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Row.ProtoReflect.Descriptor instead.
+func (*Row) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Row) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Row) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 // TransferRequest names leaderships to hand over, all at once.
 type TransferRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1703,7 +2054,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[20]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +2066,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[20]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +2079,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TransferRequest) GetStore() string {
@@ -1763,7 +2114,7 @@ type Handover struct {
 
 func (x *Handover) Reset() {
 	*x = Handover{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[21]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +2126,7 @@ func (x *Handover) String() string {
 func (*Handover) ProtoMessage() {}
 
 func (x *Handover) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[21]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +2139,7 @@ func (x *Handover) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handover.ProtoReflect.Descriptor instead.
 func (*Handover) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{21}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Handover) GetShard() uint32 {
@@ -1815,7 +2166,7 @@ type TransferResponse struct {
 
 func (x *TransferResponse) Reset() {
 	*x = TransferResponse{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[22]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +2178,7 @@ func (x *TransferResponse) String() string {
 func (*TransferResponse) ProtoMessage() {}
 
 func (x *TransferResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[22]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +2191,7 @@ func (x *TransferResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferResponse.ProtoReflect.Descriptor instead.
 func (*TransferResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{22}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TransferResponse) GetReasons() []string {
@@ -1859,7 +2210,7 @@ type NodeStatusRequest struct {
 
 func (x *NodeStatusRequest) Reset() {
 	*x = NodeStatusRequest{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[23]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +2222,7 @@ func (x *NodeStatusRequest) String() string {
 func (*NodeStatusRequest) ProtoMessage() {}
 
 func (x *NodeStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[23]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +2235,7 @@ func (x *NodeStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatusRequest.ProtoReflect.Descriptor instead.
 func (*NodeStatusRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{23}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 // NodeStatusResponse is the node's own view.
@@ -1902,7 +2253,7 @@ type NodeStatusResponse struct {
 
 func (x *NodeStatusResponse) Reset() {
 	*x = NodeStatusResponse{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[24]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2265,7 @@ func (x *NodeStatusResponse) String() string {
 func (*NodeStatusResponse) ProtoMessage() {}
 
 func (x *NodeStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[24]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2278,7 @@ func (x *NodeStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatusResponse.ProtoReflect.Descriptor instead.
 func (*NodeStatusResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{24}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodeStatusResponse) GetNode() *NodeStatus {
@@ -1986,7 +2337,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[25]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2349,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[25]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2362,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{25}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeStatus) GetId() uint64 {
@@ -2146,7 +2497,7 @@ type ShardStatus struct {
 
 func (x *ShardStatus) Reset() {
 	*x = ShardStatus{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[26]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2509,7 @@ func (x *ShardStatus) String() string {
 func (*ShardStatus) ProtoMessage() {}
 
 func (x *ShardStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[26]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2522,7 @@ func (x *ShardStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardStatus.ProtoReflect.Descriptor instead.
 func (*ShardStatus) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{26}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ShardStatus) GetId() uint32 {
@@ -2355,7 +2706,7 @@ type ReplicaProgress struct {
 
 func (x *ReplicaProgress) Reset() {
 	*x = ReplicaProgress{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[27]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2718,7 @@ func (x *ReplicaProgress) String() string {
 func (*ReplicaProgress) ProtoMessage() {}
 
 func (x *ReplicaProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[27]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2731,7 @@ func (x *ReplicaProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaProgress.ProtoReflect.Descriptor instead.
 func (*ReplicaProgress) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{27}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReplicaProgress) GetStore() string {
@@ -2444,7 +2795,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[28]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2807,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[28]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2820,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{28}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Alarm) GetName() string {
@@ -2511,7 +2862,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[29]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2523,7 +2874,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[29]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2536,7 +2887,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{29}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PeerStatus) GetStore() string {
@@ -2603,7 +2954,7 @@ type VerificationRequest struct {
 
 func (x *VerificationRequest) Reset() {
 	*x = VerificationRequest{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[30]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2966,7 @@ func (x *VerificationRequest) String() string {
 func (*VerificationRequest) ProtoMessage() {}
 
 func (x *VerificationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[30]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2979,7 @@ func (x *VerificationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerificationRequest.ProtoReflect.Descriptor instead.
 func (*VerificationRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{30}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *VerificationRequest) GetStore() string {
@@ -2678,7 +3029,7 @@ type VerificationResponse struct {
 
 func (x *VerificationResponse) Reset() {
 	*x = VerificationResponse{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[31]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +3041,7 @@ func (x *VerificationResponse) String() string {
 func (*VerificationResponse) ProtoMessage() {}
 
 func (x *VerificationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[31]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +3054,7 @@ func (x *VerificationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerificationResponse.ProtoReflect.Descriptor instead.
 func (*VerificationResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{31}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *VerificationResponse) GetState() VerificationState {
@@ -2774,7 +3125,7 @@ type Violation struct {
 
 func (x *Violation) Reset() {
 	*x = Violation{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +3137,7 @@ func (x *Violation) String() string {
 func (*Violation) ProtoMessage() {}
 
 func (x *Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +3150,7 @@ func (x *Violation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Violation.ProtoReflect.Descriptor instead.
 func (*Violation) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{32}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Violation) GetRule() string {
@@ -2855,12 +3206,13 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\bpeer_url\x18\x03 \x01(\tR\apeerUrl\x12\x18\n" +
 	"\alearner\x18\x04 \x01(\bR\alearner\x12\x1d\n" +
 	"\n" +
-	"store_uuid\x18\x05 \x01(\tR\tstoreUuid\"Z\n" +
+	"store_uuid\x18\x05 \x01(\tR\tstoreUuid\"w\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
 	"store_uuid\x18\x02 \x01(\tR\tstoreUuid\x12\x18\n" +
-	"\aaddress\x18\x03 \x01(\tR\aaddress\"\xdf\x01\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x1b\n" +
+	"\tpassed_on\x18\x04 \x01(\bR\bpassedOn\"\xdf\x01\n" +
 	"\fJoinResponse\x12\x12\n" +
 	"\x04busy\x18\x01 \x01(\bR\x04busy\x12$\n" +
 	"\x0eretry_after_ms\x18\x02 \x01(\x03R\fretryAfterMs\x12\x16\n" +
@@ -2952,7 +3304,28 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\afencing\x18\a \x01(\x04R\afencing\x12\x16\n" +
 	"\x06worker\x18\b \x01(\tR\x06worker\x12\x19\n" +
 	"\bclaim_id\x18\t \x01(\tR\aclaimId\"\x11\n" +
-	"\x0fReleaseResponse\"x\n" +
+	"\x0fReleaseResponse\"\x97\x01\n" +
+	"\vRowsRequest\x123\n" +
+	"\x04open\x18\x01 \x01(\v2\x1d.carillon.cluster.v1.RowsOpenH\x00R\x04open\x12\x12\n" +
+	"\x03get\x18\x02 \x01(\fH\x00R\x03get\x123\n" +
+	"\x04scan\x18\x03 \x01(\v2\x1d.carillon.cluster.v1.RowsScanH\x00R\x04scanB\n" +
+	"\n" +
+	"\bquestion\"`\n" +
+	"\bRowsOpen\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x14\n" +
+	"\x05shard\x18\x03 \x01(\rR\x05shard\x12\x14\n" +
+	"\x05stale\x18\x04 \x01(\bR\x05stale\"D\n" +
+	"\bRowsScan\x12\x14\n" +
+	"\x05start\x18\x01 \x01(\fR\x05start\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\fR\x03end\x12\x10\n" +
+	"\x03max\x18\x03 \x01(\rR\x03max\"P\n" +
+	"\fRowsResponse\x12,\n" +
+	"\x04rows\x18\x01 \x03(\v2\x18.carillon.cluster.v1.RowR\x04rows\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"-\n" +
+	"\x03Row\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"x\n" +
 	"\x0fTransferRequest\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12;\n" +
@@ -3085,14 +3458,15 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x1aVERIFICATION_STATE_PENDING\x10\x01\x12\x1b\n" +
 	"\x17VERIFICATION_STATE_DONE\x10\x02\x12\x1d\n" +
 	"\x19VERIFICATION_STATE_FAILED\x10\x03\x12!\n" +
-	"\x1dVERIFICATION_STATE_NO_REPLICA\x10\x042\x8d\x06\n" +
+	"\x1dVERIFICATION_STATE_NO_REPLICA\x10\x042\xde\x06\n" +
 	"\vNodeService\x12N\n" +
 	"\x05Probe\x12!.carillon.cluster.v1.ProbeRequest\x1a\".carillon.cluster.v1.ProbeResponse\x12K\n" +
 	"\x04Join\x12 .carillon.cluster.v1.JoinRequest\x1a!.carillon.cluster.v1.JoinResponse\x12T\n" +
 	"\aPropose\x12#.carillon.cluster.v1.ProposeRequest\x1a$.carillon.cluster.v1.ProposeResponse\x12K\n" +
 	"\x04Poll\x12 .carillon.cluster.v1.PollRequest\x1a!.carillon.cluster.v1.PollResponse\x12K\n" +
 	"\x04Held\x12 .carillon.cluster.v1.HeldRequest\x1a!.carillon.cluster.v1.HeldResponse\x12T\n" +
-	"\aRelease\x12#.carillon.cluster.v1.ReleaseRequest\x1a$.carillon.cluster.v1.ReleaseResponse\x12W\n" +
+	"\aRelease\x12#.carillon.cluster.v1.ReleaseRequest\x1a$.carillon.cluster.v1.ReleaseResponse\x12O\n" +
+	"\x04Rows\x12 .carillon.cluster.v1.RowsRequest\x1a!.carillon.cluster.v1.RowsResponse(\x010\x01\x12W\n" +
 	"\bTransfer\x12$.carillon.cluster.v1.TransferRequest\x1a%.carillon.cluster.v1.TransferResponse\x12c\n" +
 	"\fVerification\x12(.carillon.cluster.v1.VerificationRequest\x1a).carillon.cluster.v1.VerificationResponse\x12]\n" +
 	"\n" +
@@ -3111,7 +3485,7 @@ func file_carillon_cluster_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_carillon_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_carillon_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_carillon_cluster_v1_cluster_proto_goTypes = []any{
 	(RefusalCode)(0),             // 0: carillon.cluster.v1.RefusalCode
 	(FailureKind)(0),             // 1: carillon.cluster.v1.FailureKind
@@ -3136,78 +3510,88 @@ var file_carillon_cluster_v1_cluster_proto_goTypes = []any{
 	(*ReleaseRequest)(nil),       // 20: carillon.cluster.v1.ReleaseRequest
 	(*LeaseRef)(nil),             // 21: carillon.cluster.v1.LeaseRef
 	(*ReleaseResponse)(nil),      // 22: carillon.cluster.v1.ReleaseResponse
-	(*TransferRequest)(nil),      // 23: carillon.cluster.v1.TransferRequest
-	(*Handover)(nil),             // 24: carillon.cluster.v1.Handover
-	(*TransferResponse)(nil),     // 25: carillon.cluster.v1.TransferResponse
-	(*NodeStatusRequest)(nil),    // 26: carillon.cluster.v1.NodeStatusRequest
-	(*NodeStatusResponse)(nil),   // 27: carillon.cluster.v1.NodeStatusResponse
-	(*NodeStatus)(nil),           // 28: carillon.cluster.v1.NodeStatus
-	(*ShardStatus)(nil),          // 29: carillon.cluster.v1.ShardStatus
-	(*ReplicaProgress)(nil),      // 30: carillon.cluster.v1.ReplicaProgress
-	(*Alarm)(nil),                // 31: carillon.cluster.v1.Alarm
-	(*PeerStatus)(nil),           // 32: carillon.cluster.v1.PeerStatus
-	(*VerificationRequest)(nil),  // 33: carillon.cluster.v1.VerificationRequest
-	(*VerificationResponse)(nil), // 34: carillon.cluster.v1.VerificationResponse
-	(*Violation)(nil),            // 35: carillon.cluster.v1.Violation
-	(*v1.Command)(nil),           // 36: carillon.storage.v1.Command
-	(*v1.Job)(nil),               // 37: carillon.storage.v1.Job
-	(*v1.Execution)(nil),         // 38: carillon.storage.v1.Execution
-	(*v1.Task)(nil),              // 39: carillon.storage.v1.Task
-	(v1.ExecutionState)(0),       // 40: carillon.storage.v1.ExecutionState
-	(v1.ExecutionKind)(0),        // 41: carillon.storage.v1.ExecutionKind
+	(*RowsRequest)(nil),          // 23: carillon.cluster.v1.RowsRequest
+	(*RowsOpen)(nil),             // 24: carillon.cluster.v1.RowsOpen
+	(*RowsScan)(nil),             // 25: carillon.cluster.v1.RowsScan
+	(*RowsResponse)(nil),         // 26: carillon.cluster.v1.RowsResponse
+	(*Row)(nil),                  // 27: carillon.cluster.v1.Row
+	(*TransferRequest)(nil),      // 28: carillon.cluster.v1.TransferRequest
+	(*Handover)(nil),             // 29: carillon.cluster.v1.Handover
+	(*TransferResponse)(nil),     // 30: carillon.cluster.v1.TransferResponse
+	(*NodeStatusRequest)(nil),    // 31: carillon.cluster.v1.NodeStatusRequest
+	(*NodeStatusResponse)(nil),   // 32: carillon.cluster.v1.NodeStatusResponse
+	(*NodeStatus)(nil),           // 33: carillon.cluster.v1.NodeStatus
+	(*ShardStatus)(nil),          // 34: carillon.cluster.v1.ShardStatus
+	(*ReplicaProgress)(nil),      // 35: carillon.cluster.v1.ReplicaProgress
+	(*Alarm)(nil),                // 36: carillon.cluster.v1.Alarm
+	(*PeerStatus)(nil),           // 37: carillon.cluster.v1.PeerStatus
+	(*VerificationRequest)(nil),  // 38: carillon.cluster.v1.VerificationRequest
+	(*VerificationResponse)(nil), // 39: carillon.cluster.v1.VerificationResponse
+	(*Violation)(nil),            // 40: carillon.cluster.v1.Violation
+	(*v1.Command)(nil),           // 41: carillon.storage.v1.Command
+	(*v1.Job)(nil),               // 42: carillon.storage.v1.Job
+	(*v1.Execution)(nil),         // 43: carillon.storage.v1.Execution
+	(*v1.Task)(nil),              // 44: carillon.storage.v1.Task
+	(v1.ExecutionState)(0),       // 45: carillon.storage.v1.ExecutionState
+	(v1.ExecutionKind)(0),        // 46: carillon.storage.v1.ExecutionKind
 }
 var file_carillon_cluster_v1_cluster_proto_depIdxs = []int32{
 	5,  // 0: carillon.cluster.v1.ProbeResponse.members:type_name -> carillon.cluster.v1.Member
 	5,  // 1: carillon.cluster.v1.JoinResponse.members:type_name -> carillon.cluster.v1.Member
 	9,  // 2: carillon.cluster.v1.ProposeRequest.commands:type_name -> carillon.cluster.v1.ShardCommand
-	36, // 3: carillon.cluster.v1.ShardCommand.command:type_name -> carillon.storage.v1.Command
+	41, // 3: carillon.cluster.v1.ShardCommand.command:type_name -> carillon.storage.v1.Command
 	11, // 4: carillon.cluster.v1.ProposeResponse.outcomes:type_name -> carillon.cluster.v1.Outcome
 	12, // 5: carillon.cluster.v1.Outcome.result:type_name -> carillon.cluster.v1.Result
 	15, // 6: carillon.cluster.v1.Outcome.failure:type_name -> carillon.cluster.v1.Failure
 	14, // 7: carillon.cluster.v1.Result.refusal:type_name -> carillon.cluster.v1.Refusal
-	37, // 8: carillon.cluster.v1.Result.job:type_name -> carillon.storage.v1.Job
+	42, // 8: carillon.cluster.v1.Result.job:type_name -> carillon.storage.v1.Job
 	13, // 9: carillon.cluster.v1.Result.items:type_name -> carillon.cluster.v1.Item
-	38, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
-	39, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
+	43, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
+	44, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
 	14, // 12: carillon.cluster.v1.Item.refusal:type_name -> carillon.cluster.v1.Refusal
-	40, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
+	45, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
 	0,  // 14: carillon.cluster.v1.Refusal.code:type_name -> carillon.cluster.v1.RefusalCode
 	1,  // 15: carillon.cluster.v1.Failure.kind:type_name -> carillon.cluster.v1.FailureKind
-	38, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
-	38, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
+	43, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
+	43, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
 	21, // 18: carillon.cluster.v1.ReleaseRequest.leases:type_name -> carillon.cluster.v1.LeaseRef
-	41, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
-	24, // 20: carillon.cluster.v1.TransferRequest.handovers:type_name -> carillon.cluster.v1.Handover
-	28, // 21: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
-	29, // 22: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
-	31, // 23: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
-	32, // 24: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
-	30, // 25: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
-	2,  // 26: carillon.cluster.v1.VerificationResponse.state:type_name -> carillon.cluster.v1.VerificationState
-	35, // 27: carillon.cluster.v1.VerificationResponse.violations:type_name -> carillon.cluster.v1.Violation
-	3,  // 28: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
-	6,  // 29: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
-	8,  // 30: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
-	16, // 31: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
-	18, // 32: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
-	20, // 33: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
-	23, // 34: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
-	33, // 35: carillon.cluster.v1.NodeService.Verification:input_type -> carillon.cluster.v1.VerificationRequest
-	26, // 36: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
-	4,  // 37: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
-	7,  // 38: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
-	10, // 39: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
-	17, // 40: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
-	19, // 41: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
-	22, // 42: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
-	25, // 43: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
-	34, // 44: carillon.cluster.v1.NodeService.Verification:output_type -> carillon.cluster.v1.VerificationResponse
-	27, // 45: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
-	37, // [37:46] is the sub-list for method output_type
-	28, // [28:37] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	46, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
+	24, // 20: carillon.cluster.v1.RowsRequest.open:type_name -> carillon.cluster.v1.RowsOpen
+	25, // 21: carillon.cluster.v1.RowsRequest.scan:type_name -> carillon.cluster.v1.RowsScan
+	27, // 22: carillon.cluster.v1.RowsResponse.rows:type_name -> carillon.cluster.v1.Row
+	29, // 23: carillon.cluster.v1.TransferRequest.handovers:type_name -> carillon.cluster.v1.Handover
+	33, // 24: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
+	34, // 25: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
+	36, // 26: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
+	37, // 27: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
+	35, // 28: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
+	2,  // 29: carillon.cluster.v1.VerificationResponse.state:type_name -> carillon.cluster.v1.VerificationState
+	40, // 30: carillon.cluster.v1.VerificationResponse.violations:type_name -> carillon.cluster.v1.Violation
+	3,  // 31: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
+	6,  // 32: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
+	8,  // 33: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
+	16, // 34: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
+	18, // 35: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
+	20, // 36: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
+	23, // 37: carillon.cluster.v1.NodeService.Rows:input_type -> carillon.cluster.v1.RowsRequest
+	28, // 38: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
+	38, // 39: carillon.cluster.v1.NodeService.Verification:input_type -> carillon.cluster.v1.VerificationRequest
+	31, // 40: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
+	4,  // 41: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
+	7,  // 42: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
+	10, // 43: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
+	17, // 44: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
+	19, // 45: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
+	22, // 46: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
+	26, // 47: carillon.cluster.v1.NodeService.Rows:output_type -> carillon.cluster.v1.RowsResponse
+	30, // 48: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
+	39, // 49: carillon.cluster.v1.NodeService.Verification:output_type -> carillon.cluster.v1.VerificationResponse
+	32, // 50: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
+	41, // [41:51] is the sub-list for method output_type
+	31, // [31:41] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_carillon_cluster_v1_cluster_proto_init() }
@@ -3215,13 +3599,18 @@ func file_carillon_cluster_v1_cluster_proto_init() {
 	if File_carillon_cluster_v1_cluster_proto != nil {
 		return
 	}
+	file_carillon_cluster_v1_cluster_proto_msgTypes[20].OneofWrappers = []any{
+		(*RowsRequest_Open)(nil),
+		(*RowsRequest_Get)(nil),
+		(*RowsRequest_Scan)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_cluster_v1_cluster_proto_rawDesc), len(file_carillon_cluster_v1_cluster_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   33,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -37,7 +37,7 @@ const (
 	JobState_JOB_STATE_DELETED JobState = 3
 	// A recurring job with no occurrence left, or a one-shot skipped by its catch-up rule. A one-shot that fired is told
 	// apart by its execution, not here.
-	JobState_JOB_STATE_FINISHED JobState = 4
+	JobState_JOB_STATE_EXHAUSTED JobState = 4
 )
 
 // Enum value maps for JobState.
@@ -47,14 +47,14 @@ var (
 		1: "JOB_STATE_ACTIVE",
 		2: "JOB_STATE_PAUSED",
 		3: "JOB_STATE_DELETED",
-		4: "JOB_STATE_FINISHED",
+		4: "JOB_STATE_EXHAUSTED",
 	}
 	JobState_value = map[string]int32{
 		"JOB_STATE_UNSPECIFIED": 0,
 		"JOB_STATE_ACTIVE":      1,
 		"JOB_STATE_PAUSED":      2,
 		"JOB_STATE_DELETED":     3,
-		"JOB_STATE_FINISHED":    4,
+		"JOB_STATE_EXHAUSTED":   4,
 	}
 )
 
@@ -399,7 +399,7 @@ const (
 	EventType_EVENT_TYPE_JOB_PAUSED       EventType = 3
 	EventType_EVENT_TYPE_JOB_RESUMED      EventType = 4
 	EventType_EVENT_TYPE_JOB_DELETED      EventType = 5
-	EventType_EVENT_TYPE_JOB_FINISHED     EventType = 6
+	EventType_EVENT_TYPE_JOB_EXHAUSTED    EventType = 6
 	EventType_EVENT_TYPE_JOB_SWEPT        EventType = 7
 	EventType_EVENT_TYPE_READY            EventType = 20
 	EventType_EVENT_TYPE_LEASED           EventType = 21
@@ -429,7 +429,7 @@ var (
 		3:  "EVENT_TYPE_JOB_PAUSED",
 		4:  "EVENT_TYPE_JOB_RESUMED",
 		5:  "EVENT_TYPE_JOB_DELETED",
-		6:  "EVENT_TYPE_JOB_FINISHED",
+		6:  "EVENT_TYPE_JOB_EXHAUSTED",
 		7:  "EVENT_TYPE_JOB_SWEPT",
 		20: "EVENT_TYPE_READY",
 		21: "EVENT_TYPE_LEASED",
@@ -455,7 +455,7 @@ var (
 		"EVENT_TYPE_JOB_PAUSED":       3,
 		"EVENT_TYPE_JOB_RESUMED":      4,
 		"EVENT_TYPE_JOB_DELETED":      5,
-		"EVENT_TYPE_JOB_FINISHED":     6,
+		"EVENT_TYPE_JOB_EXHAUSTED":    6,
 		"EVENT_TYPE_JOB_SWEPT":        7,
 		"EVENT_TYPE_READY":            20,
 		"EVENT_TYPE_LEASED":           21,
@@ -2828,13 +2828,13 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x13\n" +
 	"\x05at_ms\x18\x03 \x01(\x03R\x04atMs\x122\n" +
-	"\x06events\x18\x04 \x03(\v2\x1a.carillon.storage.v1.EventR\x06events*\x80\x01\n" +
+	"\x06events\x18\x04 \x03(\v2\x1a.carillon.storage.v1.EventR\x06events*\x81\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10JOB_STATE_ACTIVE\x10\x01\x12\x14\n" +
 	"\x10JOB_STATE_PAUSED\x10\x02\x12\x15\n" +
-	"\x11JOB_STATE_DELETED\x10\x03\x12\x16\n" +
-	"\x12JOB_STATE_FINISHED\x10\x04*]\n" +
+	"\x11JOB_STATE_DELETED\x10\x03\x12\x17\n" +
+	"\x13JOB_STATE_EXHAUSTED\x10\x04*]\n" +
 	"\aCatchUp\x12\x18\n" +
 	"\x14CATCH_UP_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCATCH_UP_NONE\x10\x01\x12\x13\n" +
@@ -2871,15 +2871,15 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x17TASK_KIND_DELETE_TENANT\x10\x01\x12\x1a\n" +
 	"\x16TASK_KIND_REQUEUE_DEAD\x10\x02\x12\x18\n" +
 	"\x14TASK_KIND_PURGE_DEAD\x10\x03\x12\x18\n" +
-	"\x14TASK_KIND_RESUME_JOB\x10\x04*\xf1\x04\n" +
+	"\x14TASK_KIND_RESUME_JOB\x10\x04*\xf2\x04\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_JOB_CREATED\x10\x01\x12\x1a\n" +
 	"\x16EVENT_TYPE_JOB_UPDATED\x10\x02\x12\x19\n" +
 	"\x15EVENT_TYPE_JOB_PAUSED\x10\x03\x12\x1a\n" +
 	"\x16EVENT_TYPE_JOB_RESUMED\x10\x04\x12\x1a\n" +
-	"\x16EVENT_TYPE_JOB_DELETED\x10\x05\x12\x1b\n" +
-	"\x17EVENT_TYPE_JOB_FINISHED\x10\x06\x12\x18\n" +
+	"\x16EVENT_TYPE_JOB_DELETED\x10\x05\x12\x1c\n" +
+	"\x18EVENT_TYPE_JOB_EXHAUSTED\x10\x06\x12\x18\n" +
 	"\x14EVENT_TYPE_JOB_SWEPT\x10\a\x12\x14\n" +
 	"\x10EVENT_TYPE_READY\x10\x14\x12\x15\n" +
 	"\x11EVENT_TYPE_LEASED\x10\x15\x12\x18\n" +

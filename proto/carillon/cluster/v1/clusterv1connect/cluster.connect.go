@@ -49,6 +49,8 @@ const (
 	NodeServiceHeldProcedure = "/carillon.cluster.v1.NodeService/Held"
 	// NodeServiceReleaseProcedure is the fully-qualified name of the NodeService's Release RPC.
 	NodeServiceReleaseProcedure = "/carillon.cluster.v1.NodeService/Release"
+	// NodeServiceRowsProcedure is the fully-qualified name of the NodeService's Rows RPC.
+	NodeServiceRowsProcedure = "/carillon.cluster.v1.NodeService/Rows"
 	// NodeServiceTransferProcedure is the fully-qualified name of the NodeService's Transfer RPC.
 	NodeServiceTransferProcedure = "/carillon.cluster.v1.NodeService/Transfer"
 	// NodeServiceVerificationProcedure is the fully-qualified name of the NodeService's Verification
@@ -72,6 +74,9 @@ type NodeServiceClient interface {
 	Held(context.Context, *connect.Request[v1.HeldRequest]) (*connect.Response[v1.HeldResponse], error)
 	// Release gives leases back that could not be delivered, uncounted.
 	Release(context.Context, *connect.Request[v1.ReleaseRequest]) (*connect.Response[v1.ReleaseResponse], error)
+	// Rows reads the rows of a shard that the called node has a replica of, all as of one moment, question by question. The
+	// first question opens them, and is answered when they are open.
+	Rows(context.Context) *connect.BidiStreamForClient[v1.RowsRequest, v1.RowsResponse]
 	// Transfer hands leaderships of the called node over to replicas on other nodes and waits until they have gone.
 	Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error)
 	// Verification is what the called node's replica of a shard found when it applied a Verify command.
@@ -127,6 +132,12 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Release")),
 			connect.WithClientOptions(opts...),
 		),
+		rows: connect.NewClient[v1.RowsRequest, v1.RowsResponse](
+			httpClient,
+			baseURL+NodeServiceRowsProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Rows")),
+			connect.WithClientOptions(opts...),
+		),
 		transfer: connect.NewClient[v1.TransferRequest, v1.TransferResponse](
 			httpClient,
 			baseURL+NodeServiceTransferProcedure,
@@ -156,6 +167,7 @@ type nodeServiceClient struct {
 	poll         *connect.Client[v1.PollRequest, v1.PollResponse]
 	held         *connect.Client[v1.HeldRequest, v1.HeldResponse]
 	release      *connect.Client[v1.ReleaseRequest, v1.ReleaseResponse]
+	rows         *connect.Client[v1.RowsRequest, v1.RowsResponse]
 	transfer     *connect.Client[v1.TransferRequest, v1.TransferResponse]
 	verification *connect.Client[v1.VerificationRequest, v1.VerificationResponse]
 	nodeStatus   *connect.Client[v1.NodeStatusRequest, v1.NodeStatusResponse]
@@ -191,6 +203,11 @@ func (c *nodeServiceClient) Release(ctx context.Context, req *connect.Request[v1
 	return c.release.CallUnary(ctx, req)
 }
 
+// Rows calls carillon.cluster.v1.NodeService.Rows.
+func (c *nodeServiceClient) Rows(ctx context.Context) *connect.BidiStreamForClient[v1.RowsRequest, v1.RowsResponse] {
+	return c.rows.CallBidiStream(ctx)
+}
+
 // Transfer calls carillon.cluster.v1.NodeService.Transfer.
 func (c *nodeServiceClient) Transfer(ctx context.Context, req *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error) {
 	return c.transfer.CallUnary(ctx, req)
@@ -220,6 +237,9 @@ type NodeServiceHandler interface {
 	Held(context.Context, *connect.Request[v1.HeldRequest]) (*connect.Response[v1.HeldResponse], error)
 	// Release gives leases back that could not be delivered, uncounted.
 	Release(context.Context, *connect.Request[v1.ReleaseRequest]) (*connect.Response[v1.ReleaseResponse], error)
+	// Rows reads the rows of a shard that the called node has a replica of, all as of one moment, question by question. The
+	// first question opens them, and is answered when they are open.
+	Rows(context.Context, *connect.BidiStream[v1.RowsRequest, v1.RowsResponse]) error
 	// Transfer hands leaderships of the called node over to replicas on other nodes and waits until they have gone.
 	Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error)
 	// Verification is what the called node's replica of a shard found when it applied a Verify command.
@@ -271,6 +291,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Release")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceRowsHandler := connect.NewBidiStreamHandler(
+		NodeServiceRowsProcedure,
+		svc.Rows,
+		connect.WithSchema(nodeServiceMethods.ByName("Rows")),
+		connect.WithHandlerOptions(opts...),
+	)
 	nodeServiceTransferHandler := connect.NewUnaryHandler(
 		NodeServiceTransferProcedure,
 		svc.Transfer,
@@ -303,6 +329,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceHeldHandler.ServeHTTP(w, r)
 		case NodeServiceReleaseProcedure:
 			nodeServiceReleaseHandler.ServeHTTP(w, r)
+		case NodeServiceRowsProcedure:
+			nodeServiceRowsHandler.ServeHTTP(w, r)
 		case NodeServiceTransferProcedure:
 			nodeServiceTransferHandler.ServeHTTP(w, r)
 		case NodeServiceVerificationProcedure:
@@ -340,6 +368,10 @@ func (UnimplementedNodeServiceHandler) Held(context.Context, *connect.Request[v1
 
 func (UnimplementedNodeServiceHandler) Release(context.Context, *connect.Request[v1.ReleaseRequest]) (*connect.Response[v1.ReleaseResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.cluster.v1.NodeService.Release is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Rows(context.Context, *connect.BidiStream[v1.RowsRequest, v1.RowsResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("carillon.cluster.v1.NodeService.Rows is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) Transfer(context.Context, *connect.Request[v1.TransferRequest]) (*connect.Response[v1.TransferResponse], error) {

@@ -1,10 +1,11 @@
-package client
+package codec
 
 import (
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
@@ -12,11 +13,10 @@ import (
 func sample() *carillonv1.BatchCreateJobsRequest {
 	req := &carillonv1.BatchCreateJobsRequest{}
 	for range 1000 {
-		job := Job{
-			ID: "job-123456", Queue: "mail", Schedule: After(time.Hour), Payload: make([]byte, 100),
-			Headers: map[string]string{"traceparent": "00-0af765"}, Priority: new(uint32(0)),
-		}
-		req.Items = append(req.Items, &carillonv1.CreateJobRequest{Job: job.Spec()})
+		req.Items = append(req.Items, &carillonv1.CreateJobRequest{Job: &carillonv1.JobSpec{
+			Id: "job-123456", Queue: "mail", Payload: make([]byte, 100), Headers: map[string]string{"traceparent": "00-0af765"},
+			Schedule: &carillonv1.Schedule{When: &carillonv1.Schedule_Delay{Delay: durationpb.New(time.Hour)}}, Priority: new(uint32(0)),
+		}})
 	}
 	return req
 }
@@ -26,7 +26,7 @@ func TestCodecWritesWhatTheStandardOneReads(t *testing.T) {
 		sample(), &carillonv1.ClaimRequest{}, &carillonv1.Queue{Name: "q", Labels: map[string]string{"a": "b"}},
 		&carillonv1.ListQueuesResponse{Queues: []*carillonv1.Queue{{Name: "q"}}},
 	} {
-		body, err := codec{}.MarshalAppend([]byte("before"), message)
+		body, err := Proto{}.MarshalAppend([]byte("before"), message)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,14 +39,14 @@ func TestCodecWritesWhatTheStandardOneReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		read = message.ProtoReflect().New().Interface()
-		if err := (codec{}).Unmarshal(body, read); err != nil || !proto.Equal(read, message) {
+		if err := (Proto{}).Unmarshal(body, read); err != nil || !proto.Equal(read, message) {
 			t.Errorf("%T: read as %v, %v", message, read, err)
 		}
 	}
-	if _, err := (codec{}).Marshal("text"); err == nil {
+	if _, err := (Proto{}).Marshal("text"); err == nil {
 		t.Error("text was encoded")
 	}
-	if err := (codec{}).Unmarshal(nil, "text"); err == nil {
+	if err := (Proto{}).Unmarshal(nil, "text"); err == nil {
 		t.Error("text was decoded")
 	}
 }
@@ -57,9 +57,9 @@ func BenchmarkCodec(b *testing.B) {
 	b.Run("generated", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			body, err := codec{}.Marshal(message)
+			body, err := Proto{}.Marshal(message)
 			if err == nil {
-				err = codec{}.Unmarshal(body, new(carillonv1.BatchCreateJobsRequest))
+				err = Proto{}.Unmarshal(body, new(carillonv1.BatchCreateJobsRequest))
 			}
 			if err != nil {
 				b.Fatal(err)

@@ -1,0 +1,103 @@
+package integration
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+// join adds a node that is told one that is there, and waits until it serves.
+func (f *fleet) join(by *server) *server {
+	f.t.Helper()
+	name := fmt.Sprintf("n%d", len(f.nodes)+1)
+	s := &server{t: f.t, dir: filepath.Join(filepath.Dir(f.nodes[0].dir), name), addr: freeAddr(f.t), http: newHTTPClient()}
+	s.args = []string{"--name", name, "--join", by.addr, "--cluster-secret-file", f.secret}
+	f.t.Cleanup(s.kill)
+	f.nodes = append(f.nodes, s)
+	s.start()
+	return s
+}
+
+// votes says whether a node is a voter of etcd.
+func (s *server) votes() bool {
+	_, metrics := s.get("/metrics")
+	return strings.Contains(metrics, "\ncarillon_control_voter 1\n")
+}
+
+// spread says that no node has more than one replica more than another one.
+func spread(c *carillonv1.GetClusterResponse) bool {
+	var replicas []uint32
+	for _, n := range c.GetNodes() {
+		replicas = append(replicas, n.GetReplicas())
+	}
+	return slices.Max(replicas)-slices.Min(replicas) <= 1
+}
+
+// Five nodes: the fourth and fifth have no member of etcd and replicas of some shards only, and answer everything all the same.
+// One that is lost for good is replaced everywhere, as a voter of etcd too; one that is drained gives all it has to others.
+func TestFiveNodes(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 3, "--shards", "6")
+	f.nodes[0].awaitStatus(20*time.Second, "three voters everywhere", whole)
+	f.join(f.nodes[2])
+	last := f.join(f.nodes[3]) // which has no member itself and passes it on
+	d := &drill{fleet: f, k: f.tick(12)}
+	last.awaitStatus(60*time.Second, "replicas are spread over five", func(c *carillonv1.GetClusterResponse) bool {
+		return len(c.GetNodes()) == 5 && whole(c) && spread(c)
+	})
+	for _, s := range f.nodes {
+		for i := range d.k.jobs {
+			s.awaitJob(fmt.Sprint("tick-", i))
+		}
+		listed := call(t, s.jobs().ListJobs, &carillonv1.ListJobsRequest{Queue: "tick", PageSize: 100})
+		if n := len(listed.GetJobs()); n != d.k.jobs {
+			t.Errorf("%s lists %d jobs, must list %d", s.addr, n, d.k.jobs)
+		}
+	}
+	if f.nodes[3].votes() || last.votes() {
+		t.Error("the fourth or fifth node has a vote in etcd")
+	}
+	d.gap("two nodes join", failoverLimit)
+
+	lost := f.nodes[0]
+	lost.kill()
+	d.gapAfter("a node is killed", failoverLimit)
+	last.mustOperate("nothing is left of it", "remove-node", "n1")
+	last.awaitStatus(60*time.Second, "three voters everywhere on four nodes", func(c *carillonv1.GetClusterResponse) bool {
+		return len(c.GetNodes()) == 4 && whole(c)
+	})
+	await(t, 60*time.Second, "the control plane has three voters again", func() bool { return f.nodes[3].votes() || last.votes() })
+	d.gap("a lost node is replaced", failoverLimit)
+
+	f.nodes = f.nodes[1:]
+	drained := f.nodes[1] // n3
+	last.mustOperate("it may be removed", "drain", "n3")
+	d.gap("a node is drained", failoverLimit)
+	last.mustOperate("nothing is left of it", "remove-node", "n3")
+	if code := drained.exitCode(); code == 0 {
+		t.Errorf("a node that was removed ends with code %d\n%s", code, drained.log)
+	}
+	f.nodes = slices.Delete(f.nodes, 1, 2)
+	last.awaitStatus(30*time.Second, "three nodes are left", func(c *carillonv1.GetClusterResponse) bool {
+		return len(c.GetNodes()) == 3 && whole(c)
+	})
+
+	// Nodes find their cluster again, also n4, which was told to join n3.
+	for _, s := range f.nodes[1:] {
+		s.kill()
+		s.start()
+	}
+	d.end()
+}
+
+// gapAfter is gap a moment later, when what fell due meanwhile has come through.
+func (d *drill) gapAfter(what string, limit time.Duration) {
+	d.t.Helper()
+	pause(d.t, limit)
+	d.gap(what, limit)
+}

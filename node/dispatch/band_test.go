@@ -27,7 +27,7 @@ func TestEveryReadyRowIsAccountedFor(t *testing.T) {
 
 // model holds the rows of one shard; it is the dispatcher's host.
 type model struct {
-	t        *testing.T
+	t        testing.TB
 	seed     uint64
 	d        *Dispatcher
 	sh       *shard
@@ -40,7 +40,7 @@ type model struct {
 	quiet bool
 }
 
-func newModel(t *testing.T, seed uint64) *model {
+func newModel(t testing.TB, seed uint64) *model {
 	m := &model{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 3)), rows: map[string]bool{}}
 	d, err := New(Config{MaxReady: 64 + int(seed%4)*16}, m)
 	if err != nil {
@@ -210,7 +210,7 @@ func (m *model) land() {
 }
 
 // executionAt is an execution whose ready key is key.
-func executionAt(t *testing.T, key []byte) *storagev1.Execution {
+func executionAt(t testing.TB, key []byte) *storagev1.Execution {
 	ref, err := fsm.DecodeReady(key)
 	if err != nil {
 		t.Fatal(err)

@@ -45,8 +45,8 @@ type Rows interface {
 // which the dispatcher is called.
 type Host interface {
 	// ProposeAll hands commands to their shards' logs, together, in entries that are stamped no earlier than Now at the
-	// call. It must not block. Each Done is called exactly once, on the
-	// replica loop's goroutine or, if its command is refused at once, on the caller's.
+	// call. It must not block. Each Done is called exactly once, on the replica loop's goroutine or, if its command is
+	// refused at once, on the caller's.
 	ProposeAll([]Proposal)
 	// Rows returns a reader of the shard's committed rows. It must show every entry whose effects Applied was told of.
 	Rows(shard uint32) Rows

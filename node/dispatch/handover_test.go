@@ -3,9 +3,11 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/carillon-scheduler/carillon/fsm"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
@@ -28,7 +30,7 @@ func TestLeasesThatAnotherCallOfTheClaimHasAreNotGivenBack(t *testing.T) {
 			}
 			m.d.credit(p, 0, []*storagev1.Execution{{Tenant: "t", JobId: "a", ClaimId: "c", Fencing: 1}})
 			m.d.mu.Unlock()
-			if got, err := m.d.wait(gone, p, time.Minute, nil); len(got) != 0 || !errors.Is(err, context.Canceled) {
+			if got, err := m.d.wait(gone, p, time.Minute); len(got) != 0 || !errors.Is(err, context.Canceled) {
 				t.Fatalf("the call that is gone got %v, %v", got, err)
 			}
 			if n := len(m.sh.releases); n != 0 {
@@ -38,7 +40,7 @@ func TestLeasesThatAnotherCallOfTheClaimHasAreNotGivenBack(t *testing.T) {
 			if retryGone {
 				ctx, leases, released = gone, 0, 1
 			}
-			got, err := m.d.wait(ctx, p, time.Minute, nil)
+			got, err := m.d.wait(ctx, p, time.Minute)
 			if len(got) != leases || !errors.Is(err, ctx.Err()) {
 				t.Fatalf("the retry, gone %v, got %v, %v", retryGone, got, err)
 			}
@@ -73,7 +75,7 @@ func TestACallCannotGiveBackWhatAnotherHas(t *testing.T) {
 		m.sh.addLease("c", 1)
 		m.d.credit(p, 0, []*storagev1.Execution{{Tenant: "t", JobId: "a", ClaimId: "c", Fencing: 1}})
 		m.d.mu.Unlock()
-		got, err := m.d.wait(t.Context(), p, time.Minute, nil)
+		got, err := m.d.wait(t.Context(), p, time.Minute)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v, %v", name, got, err)
 		}
@@ -92,5 +94,76 @@ func TestACallCannotGiveBackWhatAnotherHas(t *testing.T) {
 			t.Errorf("%s: the claim is remembered beyond its leases", name)
 		}
 		m.d.mu.Unlock()
+	}
+}
+
+// leasedRows is a model with rows of leases.
+type leasedRows struct {
+	*model
+	rows map[string][]byte
+}
+
+func (l leasedRows) Rows(uint32) Rows { return l }
+
+func (l leasedRows) Get(key []byte) ([]byte, bool) {
+	value, ok := l.rows[string(key)]
+	return value, ok
+}
+
+// TestATakeoverLeavesAWaitingPollWhatItHas: a poll has lease 1 and waits on for another shard's round, which may bring it
+// one more, while the leadership of the first shard comes back. There stands lease 2 of its claim, too, of which it has not
+// heard. It keeps the first, once, and the second is given to it if it may have it, else back.
+func TestATakeoverLeavesAWaitingPollWhatItHas(t *testing.T) {
+	for name, c := range map[string]struct {
+		most          int
+		got, released []uint64
+	}{
+		"it takes more":     {most: 3, got: []uint64{1, 2}},
+		"it has all it may": {most: 2, got: []uint64{1}, released: []uint64{2}},
+	} {
+		m := newModel(t, 1)
+		d := m.d
+		l := leasedRows{m, map[string][]byte{}}
+		d.host = l
+		leases := []*storagev1.Execution{
+			{Tenant: "t", JobId: "a", ClaimId: "c", Fencing: 1}, {Tenant: "t", JobId: "b", ClaimId: "c", Fencing: 2},
+		}
+		for _, e := range leases {
+			value, err := e.MarshalVT()
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.rows[string(fsm.LeasedKey(e.Fencing))] = value
+		}
+		d.mu.Lock()
+		p, err := d.enter(&PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"q"}, Max: c.most, Wait: time.Minute}, 0, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			d.readyAdded(m.sh, m.newRef()) // so that it does not end with what it has
+		}
+		d.reserve(p, 1)
+		d.credit(p, 0, leases[:1])
+		d.mu.Unlock()
+		d.StepDown(0)
+		d.Takeover(0, 2)
+		sh := d.shards[0]
+		for _, e := range leases {
+			sh.addLease(e.ClaimId, e.Fencing)
+		}
+		if err := d.adopt(sh); err != nil {
+			t.Fatal(err)
+		}
+		var got, released []uint64
+		for _, e := range p.got {
+			got = append(got, e.Fencing)
+		}
+		for _, r := range sh.releases {
+			released = append(released, r.Fencing)
+		}
+		if !slices.Equal(got, c.got) || !slices.Equal(released, c.released) {
+			t.Errorf("%s: the poll has %v, given back are %v; want %v and %v", name, got, released, c.got, c.released)
+		}
 	}
 }

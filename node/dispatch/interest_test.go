@@ -134,26 +134,17 @@ func TestAskingForNothingIsCheap(t *testing.T) {
 	})
 }
 
-func TestAWokenPollReturnsWhatItHas(t *testing.T) {
+func TestAPollWhoseWaitIsOverWaitsForWhatIsUnderWay(t *testing.T) {
 	inWorld(t, 1, dispatch.Config{}, func(t *testing.T, w *world) {
-		wake := make(chan struct{}, 1)
 		began := time.Now()
-		time.AfterFunc(time.Second, func() { wake <- struct{}{} })
-		got := w.pollFor(dispatch.PollRequest{ClaimID: "c", Worker: "w", Queues: []string{"q"}, Max: 5, Wait: time.Minute, Wake: wake})
-		if len(got) > 0 || time.Since(began) != time.Second {
-			t.Errorf("got %v after %v", ids(got), time.Since(began))
-		}
-		// What is under way when it is woken is waited for and comes with it.
 		w.create(job{id: "a", in: time.Second})
 		w.held.Store(true)
-		time.AfterFunc(1500*time.Millisecond, func() { wake <- struct{}{} })
 		time.AfterFunc(1700*time.Millisecond, func() {
 			w.held.Store(false)
 			w.signal()
 		})
-		got = w.pollFor(dispatch.PollRequest{ClaimID: "d", Worker: "w", Queues: []string{"q"}, Max: 5, Wait: time.Minute, Wake: wake})
-		if len(got) != 1 {
-			t.Errorf("got %v", ids(got))
+		if got := w.poll("c", 5, 1500*time.Millisecond); len(got) != 1 || time.Since(began) < 1700*time.Millisecond {
+			t.Errorf("got %v after %v", ids(got), time.Since(began))
 		}
 	})
 }

@@ -62,7 +62,7 @@ func (d *Dispatcher) readLeases(claimID string, list []held) (leases []*storagev
 
 // adopt gives polls that wait the leases that a takeover found under their claim ids: their first call was answered by an
 // earlier leadership, or the answer was lost with it.
-func (d *Dispatcher) adopt(sh *shard, rows Rows) error {
+func (d *Dispatcher) adopt(sh *shard) error {
 	d.mu.Lock()
 	found := map[string][]uint64{}
 	for claimID := range d.polls {
@@ -78,6 +78,7 @@ func (d *Dispatcher) adopt(sh *shard, rows Rows) error {
 		}
 		d.mu.Lock()
 		if p := d.polls[claimID]; p != nil && !sh.dropped {
+			leases = d.without(leases, sh, p)
 			n := max(0, min(len(leases), p.lacks()))
 			d.credit(p, 0, leases[:n])
 			d.release(leases[n:])
@@ -85,6 +86,18 @@ func (d *Dispatcher) adopt(sh *shard, rows Rows) error {
 		d.mu.Unlock()
 	}
 	return nil
+}
+
+// without leaves out the leases of a shard that a poll has already: it waits on for another shard's round and delivers
+// them then. Locked.
+func (d *Dispatcher) without(leases []*storagev1.Execution, sh *shard, p *poll) []*storagev1.Execution {
+	has := map[uint64]bool{}
+	for _, e := range p.got {
+		if d.host.ShardOf(e.Tenant, e.JobId) == sh.id {
+			has[e.Fencing] = true
+		}
+	}
+	return slices.DeleteFunc(leases, func(e *storagev1.Execution) bool { return has[e.Fencing] })
 }
 
 // Release gives leases back that could not be delivered: the attempts do not count and the executions are ready again. It

@@ -288,7 +288,7 @@ func (d *Dispatcher) loadLeases(sh *shard) error {
 	d.mu.Lock()
 	sh.loadingLeases = nil
 	d.mu.Unlock()
-	return d.adopt(sh, rows)
+	return d.adopt(sh)
 }
 
 // discover finds the bands that have rows, skipping from one to the next.

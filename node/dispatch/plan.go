@@ -1,10 +1,8 @@
 package dispatch
 
 import (
-	"container/list"
 	"context"
 	"math"
-	"math/bits"
 	"slices"
 	"time"
 )
@@ -173,100 +171,6 @@ func (pl *plan) open(sh *shard) *round {
 	return sh.round
 }
 
-// claims gives ready executions to the hungry polls of hot queues, first come first served.
-func (pl *plan) claims() {
-	d := pl.d
-	kept := d.hot[:0]
-	for _, q := range d.hot {
-		if q.hot = len(q.offers) > 0 && q.hungry.Len() > 0; q.hot {
-			kept = append(kept, q)
-		}
-	}
-	clear(d.hot[len(kept):])
-	d.hot = kept
-	next := make([]*list.Element, len(d.hot))
-	for i, q := range d.hot {
-		next[i] = q.hungry.Front()
-	}
-	for {
-		p := pl.first(next)
-		if p == nil {
-			return
-		}
-		for i := range next {
-			if next[i] != nil && next[i].Value.(*poll) == p {
-				next[i] = next[i].Next()
-			}
-		}
-		pl.fill(p)
-		if p.lacks() > 0 {
-			for _, q := range p.queues {
-				q.exhausted = pl.number
-			}
-		}
-	}
-}
-
-// first returns the poll that came first of those at the heads of the hot queues, nil if none can get anything.
-func (pl *plan) first(next []*list.Element) (first *poll) {
-	for i, q := range pl.d.hot {
-		if next[i] == nil || q.exhausted == pl.number {
-			continue
-		}
-		if p := next[i].Value.(*poll); first == nil || p.seq < first.seq {
-			first = p
-		}
-	}
-	return first
-}
-
-// fill picks for one poll until it lacks nothing or there is nothing to pick.
-func (pl *plan) fill(p *poll) {
-	for p.lacks() > 0 {
-		sq := pl.best(p)
-		if sq == nil {
-			return
-		}
-		r := pl.open(sq.shard)
-		c := r.claim(p)
-		had := len(c.taken)
-		n := min(p.lacks(), sliceLimit, roundLimit-r.rows)
-		c.taken = pl.d.take(sq.bands[sq.rank()], n, c.taken)
-		n = len(c.taken) - had
-		r.rows += n
-		pl.d.reserve(p, n)
-	}
-}
-
-// best returns the shard's queue with the most urgent and then oldest head that the poll accepts, among the shards that
-// take part in this plan; nil if there is none.
-func (pl *plan) best(p *poll) (best *shardQueue) {
-	for _, q := range p.queues {
-		if q.exhausted == pl.number {
-			continue
-		}
-		for _, sq := range q.offers {
-			if (best == nil || sq.before(best)) && pl.mayOpen(sq.shard) {
-				best = sq
-			}
-		}
-	}
-	return best
-}
-
-// rank is the most urgent band that has something to offer.
-func (sq *shardQueue) rank() int { return bits.TrailingZeros16(sq.mask) }
-
-// before says whether sq's head comes before other's.
-func (sq *shardQueue) before(other *shardQueue) bool {
-	a, b := sq.rank(), other.rank()
-	if a != b {
-		return a < b
-	}
-	x, y := sq.bands[a].offers[0].items[0].nominal, other.bands[b].offers[0].items[0].nominal
-	return x < y || x == y && sq.shard.id < other.shard.id
-}
-
 // advances goes through the shards with due timers, those that have waited longest first: there may be neither rounds nor
 // polls for all.
 func (pl *plan) advances() {
@@ -293,7 +197,7 @@ func (pl *plan) advance(sh *shard) {
 	if sh.round != nil {
 		limit -= sh.round.rows
 	}
-	adv := &advance{before: t.total}
+	adv := &advance{before: t.total, shareOf: map[*poll]int{}}
 	waiting := 0
 	for _, c := range t.due {
 		sq := sh.queues[c.queue.name]
@@ -355,14 +259,13 @@ func (a *advance) demand(c dueCount, limit int) (left int) {
 
 // share returns the poll's share of the advance, nil if there are too many.
 func (a *advance) share(p *poll) *share {
-	for i := range a.shares {
-		if a.shares[i].poll == p {
-			return &a.shares[i]
+	at, ok := a.shareOf[p]
+	if !ok {
+		if len(a.shares) == commandLimit {
+			return nil
 		}
+		at = len(a.shares)
+		a.shares, a.shareOf[p] = append(a.shares, share{poll: p}), at
 	}
-	if len(a.shares) == commandLimit {
-		return nil
-	}
-	a.shares = append(a.shares, share{poll: p})
-	return &a.shares[len(a.shares)-1]
+	return &a.shares[at]
 }

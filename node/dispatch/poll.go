@@ -22,8 +22,6 @@ type PollRequest struct {
 	LeaseMS int64
 	// Wait is how long to wait for the first; 0 asks for what is there, which takes an entry to get.
 	Wait time.Duration
-	// Wake, if not nil, ends the wait early when it is closed or sent to, as if it were over.
-	Wake <-chan struct{}
 }
 
 func (r *PollRequest) validate() error {
@@ -101,7 +99,7 @@ func (d *Dispatcher) Poll(ctx context.Context, req PollRequest) ([]*storagev1.Ex
 		return nil, err
 	}
 	signal(d.wakePlanner)
-	return d.wait(ctx, p, req.Wait, req.Wake)
+	return d.wait(ctx, p, req.Wait)
 }
 
 // enter joins the poll of that claim id, or adds one. It returns nil for a poll that would not wait and for which there
@@ -159,8 +157,8 @@ func (d *Dispatcher) anythingFor(names []string, nowMS int64, now time.Time) boo
 	})
 }
 
-// wait waits on the caller's goroutine; wake may be nil.
-func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration, wake <-chan struct{}) ([]*storagev1.Execution, error) {
+// wait waits on the caller's goroutine.
+func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration) ([]*storagev1.Execution, error) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -169,7 +167,6 @@ func (d *Dispatcher) wait(ctx context.Context, p *poll, wait time.Duration, wake
 	case <-ctx.Done():
 		return nil, d.leave(ctx, p)
 	case <-timer.C:
-	case <-wake:
 	}
 	d.mu.Lock()
 	if !p.settled && p.waiters > 1 && p.reserved == 0 && len(p.got) == 0 {

@@ -32,8 +32,10 @@ type advance struct {
 	limit int
 	// before is how many timers were counted as due.
 	before int
-	shares []share
-	total  int
+	// shares, and where each poll's is among them.
+	shares  []share
+	shareOf map[*poll]int
+	total   int
 	// promises are total by queue.
 	promises []promise
 }

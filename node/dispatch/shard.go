@@ -54,10 +54,11 @@ func newShard(id uint32, term uint64, nowMS, horizonMS int64) *shard {
 	return &shard{
 		id: id, term: term,
 		timers: timers{
-			wheel: wheel.New[*queue](nowMS), next: math.MaxInt64,
+			wheel: wheel.New[*queue](nowMS), next: math.MaxInt64, dueAt: map[*queue]int{},
 			loadedUntil: nowMS + horizonMS, reloadAt: math.MaxInt64, loading: true,
 		},
-		queues: map[string]*shardQueue{}, claims: map[string][]uint64{}, shared: map[string]struct{}{}, loadingLeases: map[uint64]struct{}{},
+		queues: map[string]*shardQueue{}, claims: map[string][]uint64{}, shared: map[string]struct{}{},
+		loadingLeases: map[uint64]struct{}{},
 	}
 }
 

@@ -27,8 +27,10 @@ type timers struct {
 	// loading: the loader is reading timers of this shard, or will.
 	loading bool
 
-	// due counts by queue what the wheel fired and no advance has taken yet; other what makes nothing ready.
+	// due counts by queue what the wheel fired and no advance has taken yet, dueAt says where a queue's count is among them;
+	// other counts what makes nothing ready.
 	due   []dueCount
+	dueAt map[*queue]int
 	other int
 	total int
 	// since is when the oldest of the due was noticed, at the latest.
@@ -118,13 +120,12 @@ func (t *timers) count(q *queue) {
 		return
 	}
 	q.due++
-	for i := range t.due {
-		if t.due[i].queue == q {
-			t.due[i].n++
-			return
-		}
+	at, ok := t.dueAt[q]
+	if !ok {
+		at = len(t.due)
+		t.due, t.dueAt[q] = append(t.due, dueCount{queue: q}), at
 	}
-	t.due = append(t.due, dueCount{q, 1})
+	t.due[at].n++
 }
 
 // settleDue takes n timers off the counts: first those of the queues that leases came from, then of whatever is left, as
@@ -145,9 +146,12 @@ func (d *Dispatcher) settleDue(t *timers, n int, leased map[string]int) {
 	t.total -= taken
 	kept := t.due[:0]
 	for _, c := range t.due {
-		if c.n > 0 {
-			kept = append(kept, c)
+		if c.n == 0 {
+			delete(t.dueAt, c.queue)
+			continue
 		}
+		t.dueAt[c.queue] = len(kept)
+		kept = append(kept, c)
 	}
 	clear(t.due[len(kept):])
 	t.due = kept

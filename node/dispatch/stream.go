@@ -1,0 +1,145 @@
+package dispatch
+
+import (
+	"bytes"
+	"container/heap"
+	"slices"
+)
+
+const (
+	// streamLimit bounds the keys of one stream in memory.
+	streamLimit = 512
+	// streamLow is when a stream with more in rows is worth a load.
+	streamLow = 64
+)
+
+// stream is a band's ready executions of one tenant and fairness key, in order of nominal time.
+type stream struct {
+	prefix string
+	tenant string
+	items  []item
+	// at is its place in the heap, -1 if it is not there.
+	at int
+	// more: rows at or behind from are not in memory.
+	more bool
+	from []byte
+	// changed: from moved while the band was being read.
+	changed bool
+	// low: counted in band.low.
+	low bool
+}
+
+// newStream adds an empty stream of which nothing is left in rows. Locked.
+func (d *Dispatcher) newStream(b *band, tenant, prefix string) *stream {
+	s := &stream{prefix: prefix, tenant: tenant, at: -1}
+	b.streams[prefix] = s
+	d.memory++
+	return s
+}
+
+// evict leaves the stream's keys from place n on to the rows. Locked.
+func (d *Dispatcher) evict(b *band, s *stream, n int) {
+	if n < len(s.items) {
+		d.account(b, n-len(s.items))
+		s.from = s.items[n].key
+		clear(s.items[n:])
+		s.items = s.items[:n]
+		s.more, s.changed = true, true
+	}
+}
+
+// distrust leaves the keys of e's stream from e on to the rows, whether or not anything is there. Locked.
+func (d *Dispatcher) distrust(b *band, e entry) {
+	s := b.streams[string(e.stream())]
+	if s == nil {
+		if b.hides(e.stream()) || b.pauses(e.tenant) {
+			return
+		}
+		s = d.newStream(b, e.tenant, string(e.stream()))
+	}
+	if s.more && bytes.Compare(s.from, e.key) <= 0 {
+		return
+	}
+	at, _ := s.find(e.key)
+	d.evict(b, s, at)
+	s.more, s.from, s.changed = true, e.key, true
+	d.settleStream(b, s)
+}
+
+// settleStream puts the stream where it belongs after its keys or bounds changed. Locked.
+func (d *Dispatcher) settleStream(b *band, s *stream) {
+	switch {
+	case len(s.items) == 0 && s.at >= 0:
+		heap.Remove(&b.offers, s.at)
+	case len(s.items) > 0 && s.at < 0:
+		heap.Push(&b.offers, s)
+	case len(s.items) > 0:
+		heap.Fix(&b.offers, s.at)
+	}
+	low := s.more && len(s.items) <= streamLow
+	if low != s.low {
+		s.low = low
+		if low {
+			b.low++
+		} else {
+			b.low--
+		}
+	}
+	if len(s.items) == 0 && (!s.more || d.crowded()) {
+		d.forgetStream(b, s)
+	}
+	mask := b.sq.mask &^ (1 << b.rank)
+	if len(b.offers) > 0 {
+		mask |= 1 << b.rank
+	}
+	b.sq.mask = mask
+	d.offer(b.sq)
+	d.wantLoad(b)
+}
+
+// forgetStream drops a stream without keys. What it has in rows is found again with the unseen ones: memory is for
+// streams that have something to offer. Locked.
+func (d *Dispatcher) forgetStream(b *band, s *stream) {
+	if s.more {
+		b.unsee([]byte(s.prefix))
+	}
+	if s.low {
+		b.low--
+	}
+	delete(b.streams, s.prefix)
+	d.memory--
+}
+
+// find returns the place of key among the stream's keys, or where it would be.
+func (s *stream) find(key []byte) (at int, ok bool) {
+	if n := len(s.items); n > 0 && bytes.Compare(s.items[n-1].key, key) < 0 {
+		return n, false
+	}
+	return slices.BinarySearchFunc(s.items, key, func(i item, key []byte) int { return bytes.Compare(i.key, key) })
+}
+
+// streamHeap orders streams by the nominal time of their first key, then by prefix.
+type streamHeap []*stream
+
+func (h streamHeap) Len() int { return len(h) }
+func (h streamHeap) Less(i, j int) bool {
+	a, b := h[i].items[0].nominal, h[j].items[0].nominal
+	return a < b || a == b && h[i].prefix < h[j].prefix
+}
+func (h streamHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+func (h *streamHeap) Push(x any) {
+	s := x.(*stream)
+	s.at = len(*h)
+	*h = append(*h, s)
+}
+func (h *streamHeap) Pop() any {
+	old := *h
+	s := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	s.at = -1
+	return s
+}

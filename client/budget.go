@@ -5,15 +5,9 @@ import (
 	"time"
 )
 
-// The budget of retries: they may be a tenth of the calls, so that clients do not multiply the load of a server that
-// sheds it. A client with few calls may retry once a second nevertheless, or it could not outlast an outage.
-const (
-	budgetPerCall   = 0.1
-	budgetPerSecond = 1.0
-	budgetMax       = 10.0
-)
-
-// budget is a token bucket; a retry takes a token, calls and time bring them.
+// budget is a token bucket of retries, so that clients do not multiply the load of a server that sheds it: a retry takes a
+// token, calls and time bring them. A client with few calls may retry once a second nevertheless, or it could not outlast
+// an outage.
 type budget struct {
 	mu     sync.Mutex
 	tokens float64

@@ -10,12 +10,6 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Delays between tries double from the first to the last; each is lengthened by up to half of itself.
-const (
-	firstDelay = 20 * time.Millisecond
-	lastDelay  = 2 * time.Second
-)
-
 // policy is how a call may be repeated.
 type policy struct {
 	// identified: sending it twice does what sending it once does. Without that it is repeated only if the server, or a
@@ -35,9 +29,9 @@ var (
 	// merged is for creates, each of which counts as a call.
 	merged = policy{identified: true, try: tryTimeout, counted: true}
 	// task is for bulk operations, which the server waits for.
-	task = policy{identified: true, try: 2 * time.Minute}
+	task = policy{identified: true, try: taskTimeout}
 	// verification reads every row of a shard.
-	verification = policy{identified: true, try: 15 * time.Minute}
+	verification = policy{identified: true, try: verificationTimeout}
 )
 
 type method[Req, Res any] = func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error)

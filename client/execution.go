@@ -10,9 +10,6 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// MaxProgress bounds what SetProgress takes.
-const MaxProgress = 16 << 10
-
 // Why a handler's context ended, as context.Cause tells.
 var (
 	// ErrLeaseLost: the server has given the execution to another, or it has ended. What the handler does now is no use.

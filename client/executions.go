@@ -23,10 +23,10 @@ func (c *Client) ListExecutions(
 	ctx context.Context, req *carillonv1.ListExecutionsRequest,
 ) iter.Seq2[*carillonv1.Execution, error] {
 	req = proto.CloneOf(req)
-	return pages(func() ([]*carillonv1.Execution, string, error) {
+	return pages(req.GetPageToken(), func(token string) ([]*carillonv1.Execution, string, error) {
+		req.PageToken = token
 		res, err := unary(ctx, c, identified, c.executions.ListExecutions, req)
-		req.PageToken = res.GetNextPageToken()
-		return res.GetExecutions(), req.GetPageToken(), err
+		return res.GetExecutions(), res.GetNextPageToken(), err
 	})
 }
 

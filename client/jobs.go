@@ -19,10 +19,10 @@ func (c *Client) GetJob(ctx context.Context, req *carillonv1.GetJobRequest) (*ca
 // pair, there is nothing more. The deadline of ctx is that of the whole list; the default timeout that of each page.
 func (c *Client) ListJobs(ctx context.Context, req *carillonv1.ListJobsRequest) iter.Seq2[*carillonv1.Job, error] {
 	req = proto.CloneOf(req)
-	return pages(func() ([]*carillonv1.Job, string, error) {
+	return pages(req.GetPageToken(), func(token string) ([]*carillonv1.Job, string, error) {
+		req.PageToken = token
 		res, err := unary(ctx, c, identified, c.jobs.ListJobs, req)
-		req.PageToken = res.GetNextPageToken()
-		return res.GetJobs(), req.GetPageToken(), err
+		return res.GetJobs(), res.GetNextPageToken(), err
 	})
 }
 
@@ -69,18 +69,18 @@ func (c *Client) GetJobHistory(
 	ctx context.Context, req *carillonv1.GetJobHistoryRequest,
 ) iter.Seq2[*carillonv1.GetJobHistoryResponse, error] {
 	req = proto.CloneOf(req)
-	return pages(func() ([]*carillonv1.GetJobHistoryResponse, string, error) {
+	return pages(req.GetPageToken(), func(token string) ([]*carillonv1.GetJobHistoryResponse, string, error) {
+		req.PageToken = token
 		res, err := unary(ctx, c, identified, c.jobs.GetJobHistory, req)
-		req.PageToken = res.GetNextPageToken()
-		return []*carillonv1.GetJobHistoryResponse{res}, req.GetPageToken(), err
+		return []*carillonv1.GetJobHistoryResponse{res}, res.GetNextPageToken(), err
 	})
 }
 
-// pages is the items of the pages that next reads, until one has no token.
-func pages[T any](next func() (items []T, token string, err error)) iter.Seq2[T, error] {
+// pages is the items of the pages that read returns, from that of token until one has no next. Each range begins there.
+func pages[T any](token string, read func(token string) (items []T, next string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for {
-			items, token, err := next()
+		for at := token; ; {
+			items, next, err := read(at)
 			if err != nil {
 				var none T
 				yield(none, err)
@@ -91,9 +91,10 @@ func pages[T any](next func() (items []T, token string, err error)) iter.Seq2[T,
 					return
 				}
 			}
-			if token == "" {
+			if next == "" {
 				return
 			}
+			at = next
 		}
 	}
 }

@@ -28,10 +28,10 @@ func (c *Client) ListQueues(
 	ctx context.Context, req *carillonv1.ListQueuesRequest,
 ) iter.Seq2[*carillonv1.Queue, error] {
 	req = proto.CloneOf(req)
-	return pages(func() ([]*carillonv1.Queue, string, error) {
+	return pages(req.GetPageToken(), func(token string) ([]*carillonv1.Queue, string, error) {
+		req.PageToken = token
 		res, err := unary(ctx, c, identified, c.queues.ListQueues, req)
-		req.PageToken = res.GetNextPageToken()
-		return res.GetQueues(), req.GetPageToken(), err
+		return res.GetQueues(), res.GetNextPageToken(), err
 	})
 }
 
@@ -68,10 +68,10 @@ func (c *Client) ListTenants(
 	ctx context.Context, req *carillonv1.ListTenantsRequest,
 ) iter.Seq2[*carillonv1.Tenant, error] {
 	req = proto.CloneOf(req)
-	return pages(func() ([]*carillonv1.Tenant, string, error) {
+	return pages(req.GetPageToken(), func(token string) ([]*carillonv1.Tenant, string, error) {
+		req.PageToken = token
 		res, err := unary(ctx, c, identified, c.tenants.ListTenants, req)
-		req.PageToken = res.GetNextPageToken()
-		return res.GetTenants(), req.GetPageToken(), err
+		return res.GetTenants(), res.GetNextPageToken(), err
 	})
 }
 

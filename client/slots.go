@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// slotsLinger is how long a busy worker lets slots come together, so that it does not claim them one by one.
-const slotsLinger = 10 * time.Millisecond
-
 // slots bound what a worker holds: handlers by its concurrency, and executions whose completion is not settled yet by
 // that and another claim's worth. One goroutine waits on them.
 type slots struct {

@@ -43,9 +43,6 @@ type WorkerConfig struct {
 	Logger *slog.Logger
 }
 
-// drainTimeout is how long completions are tried after the last handler of a stopping worker has ended.
-const drainTimeout = 10 * time.Second
-
 // Worker claims executions and runs them. Make it with NewWorker.
 type Worker struct {
 	client  *Client

@@ -8,9 +8,6 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// maxBeats bounds one heartbeat call.
-const maxBeats = 1000
-
 // held are the executions whose leases must be kept alive.
 type held struct {
 	mu   sync.Mutex
@@ -25,6 +22,9 @@ func newHeld() *held {
 
 // interval is a third of the lease: two beats may be lost.
 func interval(e *Execution) time.Duration { return max(e.lease, time.Second) / 3 }
+
+// early is how much before its time a beat may go along with others, to save calls.
+func early(e *Execution) time.Duration { return interval(e) / 8 }
 
 func (h *held) add(e *Execution, now time.Time) {
 	h.mu.Lock()
@@ -42,14 +42,14 @@ func (h *held) remove(e *Execution) {
 	delete(h.next, e)
 }
 
-// due is those whose beat is due at now, or nearly so: beats that can go together save calls. Their next one is set. wait is
-// how long until the next is due, if there are others.
+// due is those whose beat is due at now, or nearly so. Their next one is set. wait is how long until the next is due, if
+// there are others.
 func (h *held) due(now time.Time) (due []*Execution, wait time.Duration, any bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var earliest time.Time
 	for e, at := range h.next {
-		if at.Sub(now) <= interval(e)/8 && len(due) < maxBeats {
+		if at.Sub(now) <= early(e) && len(due) < maxBeats {
 			due = append(due, e)
 			at = now.Add(interval(e))
 			h.next[e] = at
@@ -68,7 +68,8 @@ func (r *run) beats() {
 	for {
 		due, wait, any := r.held.due(time.Now())
 		if len(due) > 0 {
-			r.beat(r.work, due)
+			// A call that hangs must not keep the others' beats: an hour's lease bears what a second's does not.
+			r.background.Go(func() { r.beat(r.work, due) })
 			continue
 		}
 		if !any {
@@ -87,18 +88,18 @@ func (r *run) beats() {
 	}
 }
 
-// beat sends one heartbeat for several executions. If it fails the leases are as they were, and the next beat is due while
-// they last.
+// beat sends one heartbeat for several executions. It ends before the next one of any of them is due. If it fails the leases
+// are as they were, and the next beat is due while they last.
 func (r *run) beat(ctx context.Context, executions []*Execution) {
 	req := &carillonv1.HeartbeatRequest{Worker: r.worker.config.Name}
 	changes := make([]uint64, len(executions))
-	shortest := interval(executions[0])
+	limit := interval(executions[0])
 	for i, e := range executions {
 		item, n := e.beat()
 		req.Items, changes[i] = append(req.Items, item), n
-		shortest = min(shortest, interval(e))
+		limit = min(limit, interval(e)-early(e))
 	}
-	ctx, cancel := context.WithTimeout(ctx, shortest)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	sent := time.Now()
 	c := r.worker.client

@@ -16,9 +16,6 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// maxErrorBytes is what the server keeps of an error.
-const maxErrorBytes = 4096
-
 // run is one Run of a worker.
 type run struct {
 	worker *Worker
@@ -45,9 +42,7 @@ func newRun(ctx context.Context, w *Worker) *run {
 	r.slots = newSlots(w.config.Concurrency, w.config.ClaimBatch)
 	r.work, r.endWork = context.WithCancel(context.WithoutCancel(ctx))
 	r.handling, r.endHandling = context.WithCancelCause(r.work)
-	r.completions = newMerger(r.sendCompletions, mergeLimits{
-		items: 1000, bytes: 8 << 20, linger: time.Millisecond, inFlight: 4,
-	})
+	r.completions = newMerger(r.sendCompletions, completionLimits)
 	return r
 }
 
@@ -69,17 +64,30 @@ func (r *run) start(ctx context.Context, leases []*carillonv1.Lease) {
 	}
 }
 
+// errNotReturned is the failure of a handler that ended its goroutine, as t.FailNow and runtime.Goexit do.
+var errNotReturned = errors.New("the handler ended its goroutine instead of returning")
+
 // execute runs the handler and settles the execution. The heartbeats go on until that is done.
 func (r *run) execute(ctx context.Context, e *Execution) {
 	defer e.cancel(nil)
 	defer r.slots.settled()
 	defer r.held.remove(e)
 
-	result, err := r.handle(ctx, e)
+	var result []byte
+	err := errNotReturned
+	defer func() { r.ended(ctx, e, result, err) }() // also if the handler does not return
+	result, err = r.handle(ctx, e)
+}
+
+// ended settles an execution whose handler has ended.
+func (r *run) ended(ctx context.Context, e *Execution, result []byte, err error) {
 	cause := context.Cause(ctx)
 	r.slots.handled()
 	r.handlers.Done()
 
+	if errors.Is(err, errNotReturned) {
+		r.log.Error("handler did not return", "execution", e.ID, "attempt", e.Attempt)
+	}
 	if err != nil && errors.Is(cause, ErrLeaseLost) {
 		r.log.Warn("execution abandoned", "execution", e.ID, "attempt", e.Attempt, "error", err)
 		return

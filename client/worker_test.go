@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,6 +144,41 @@ func TestHeartbeatsKeepLeasesAndCarryProgressToTheNextAttempt(t *testing.T) {
 	})
 }
 
+// A beat that hangs is one call's trouble: the next claim's short lease lives, whatever becomes of the long one's beat.
+func TestABeatThatHangsKeepsNoOtherBack(t *testing.T) {
+	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
+		long := create(t, c, client.Job{ID: "long", Lease: time.Hour})
+		hangs := make(chan struct{}, 100)
+		s.Before(func(ctx context.Context, call clienttest.Call) error {
+			if req, ok := call.Request.(*carillonv1.HeartbeatRequest); ok && req.GetItems()[0].GetExecutionId() == long {
+				hangs <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		shortDone := make(chan struct{})
+		stop := work(t, c, client.WorkerConfig{Concurrency: 2}, func(ctx context.Context, e *client.Execution) ([]byte, error) {
+			if e.ID == long {
+				<-shortDone
+				return nil, ctx.Err()
+			}
+			defer close(shortDone)
+			for range 30 {
+				time.Sleep(time.Second)
+				if left := time.Until(e.Deadline()); left <= 0 {
+					t.Errorf("the short lease ended %s ago", -left)
+				}
+			}
+			return nil, ctx.Err()
+		})
+		<-hangs
+		until(t, s, create(t, c, client.Job{ID: "short", Lease: 3 * time.Second}), succeeded)
+		until(t, s, long, succeeded)
+		stop()
+	})
+}
+
 func TestProgressHasALimit(t *testing.T) {
 	var e client.Execution
 	if err := e.SetProgress(make([]byte, client.MaxProgress)); err != nil {
@@ -214,6 +250,23 @@ func TestPanicIsAFailureThatTellsWhere(t *testing.T) {
 		if lines[0] != "panic: boom" || !strings.Contains(lines[1], "explode") || len(lines) > 21 {
 			t.Errorf("error is %s", e.GetError())
 		}
+	})
+}
+
+func TestHandlerThatEndsItsGoroutineFailsTheAttempt(t *testing.T) {
+	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
+		id := create(t, c, client.Job{ID: "a", Retry: &client.RetryPolicy{MaxAttempts: 1}})
+		stop := work(t, c, client.WorkerConfig{Concurrency: 1}, func(_ context.Context, e *client.Execution) ([]byte, error) {
+			if e.ID == id {
+				runtime.Goexit()
+			}
+			return nil, nil
+		})
+		if e := until(t, s, id, dead); e.GetError() != "the handler ended its goroutine instead of returning" {
+			t.Errorf("error is %s", e.GetError())
+		}
+		until(t, s, create(t, c, client.Job{ID: "b"}), succeeded) // its place is free
+		stop()
 	})
 }
 

@@ -62,3 +62,14 @@ node-silent  n1    -      2026-01-01T00:00:00Z  nothing is heard of n3 for 12s
 		t.Errorf("prints\n%s\nmust print\n%s", out.String(), want)
 	}
 }
+
+// A server's answer about a shard that was not asked for is none of ours.
+func TestAnswersAboutOtherShardsArePassedOver(t *testing.T) {
+	asked := &carillonv1.LeaderTransfer{Shard: 3, From: "n1", Reason: "it was busy"}
+	takeIn(map[uint32]*carillonv1.LeaderTransfer{3: asked}, []*carillonv1.LeaderTransfer{
+		{Shard: 4, From: "n2", To: "n3"}, {Shard: 3, From: "n2", To: "n2", Done: true},
+	})
+	if asked.From != "n1" || asked.To != "n2" || !asked.Done || asked.Reason != "" {
+		t.Errorf("%v", asked)
+	}
+}

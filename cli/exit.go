@@ -31,13 +31,16 @@ const (
 // exitCode is the code for how a command failed.
 func exitCode(ctx context.Context, err error) int {
 	var (
-		wrong  *usageError
-		failed *client.Error
-		coded  cli.ExitCoder
+		wrong   *wrongError
+		misused *usageError
+		failed  *client.Error
+		coded   cli.ExitCoder
 	)
 	switch {
+	case errors.As(err, &wrong):
+		return exitFailed
 	case errors.As(err, &coded), // the parser's own: help for a command that is not there
-		errors.As(err, &wrong), errors.Is(err, client.ErrInvalid), isParserError(err):
+		errors.As(err, &misused), errors.Is(err, client.ErrInvalid), isParserError(err):
 		return exitUsage
 	case errors.Is(err, client.ErrNotFound):
 		return exitNotFound
@@ -56,6 +59,9 @@ func exitCode(ctx context.Context, err error) int {
 		return exitFailed
 	}
 }
+
+// wrongError is what a command was to find out and found to be wrong: it decides the exit code, whatever else failed.
+type wrongError struct{ error }
 
 // isParserError reports whether err is the parser's own about required flags, which it does not let a program name.
 func isParserError(err error) bool {
@@ -96,8 +102,13 @@ func parserText(text string, flags []cli.Flag) string {
 		return dashed(strings.TrimLeft(flag, "-")) + " needs a value"
 	}
 	value, rest, ok := strings.Cut(strings.TrimPrefix(text, "invalid value "), " for flag -")
-	flag, _, parser := strings.Cut(rest, ": parse error")
-	if !ok || !parser {
+	flag, reason, _ := strings.Cut(rest, ": ")
+	switch {
+	case !ok:
+		return text
+	case strings.HasSuffix(reason, "value out of range"):
+		return fmt.Sprintf("%s: %s is out of range", dashed(flag), value)
+	case !strings.HasPrefix(reason, "parse error") && !strings.HasPrefix(reason, "strconv."): // of one number, of several
 		return text
 	}
 	for _, f := range flags {

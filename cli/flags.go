@@ -83,6 +83,14 @@ func uint32Flag(c *cli.Context, name string) (*uint32, error) {
 	return new(uint32(n)), nil
 }
 
+// uint32sFlag reads a flag that holds numbers, of which the parser takes none that is larger.
+func uint32sFlag(c *cli.Context, name string) (list []uint32) {
+	for _, n := range c.UintSlice(name) {
+		list = append(list, uint32(n))
+	}
+	return list
+}
+
 // expectedFlag guards a change.
 func expectedFlag() cli.Flag {
 	return &cli.Uint64Flag{

@@ -20,8 +20,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// localStop is how long the nodes of a local cluster may take to stop.
-const localStop = 30 * time.Second
+const (
+	// localStop is how long the nodes of a local cluster may take to stop.
+	localStop = 30 * time.Second
+	// localLine is how much of one line of a node's log is shown.
+	localLine = 64 << 10
+)
 
 // clusterLocalCommand runs a whole cluster on this machine, to try it out.
 func (p *program) clusterLocalCommand() *cli.Command {
@@ -117,19 +121,12 @@ func (l *local) node(ctx context.Context, name, binary string, args []string) er
 	read, write := io.Pipe()
 	cmd.Stdout, cmd.Stderr = write, write
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
+		err = fmt.Errorf("start %s: %w", name, err)
+		l.print(name, err.Error()) // now: the others go on, and it is returned when they end
+		return err
 	}
 	copied := new(errgroup.Group)
-	copied.Go(func() error {
-		lines := bufio.NewScanner(read)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			l.print(name, lines.Text())
-		}
-		// What is longer than a line may be is not shown; the node must not stand still for it.
-		_, err := io.Copy(io.Discard, read)
-		return err
-	})
+	copied.Go(func() error { return l.copyLines(name, read) })
 	err := cmd.Wait()
 	_ = write.Close() // never fails
 	if err := copied.Wait(); err != nil {
@@ -144,6 +141,24 @@ func (l *local) node(ctx context.Context, name, binary string, args []string) er
 	}
 	l.print(name, "it has ended: "+err.Error())
 	return nil
+}
+
+// copyLines prints a log. Of lines longer than localLine the rest is left out.
+func (l *local) copyLines(name string, log io.Reader) error {
+	lines := bufio.NewReaderSize(log, localLine)
+	for isRest := false; ; {
+		line, isCut, err := lines.ReadLine()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !isRest {
+			l.print(name, string(line))
+		}
+		isRest = isCut
+	}
 }
 
 // print writes one line with the node's name before it.

@@ -137,10 +137,7 @@ func stateText(s carillonv1.StoreState) string {
 }
 
 func (p *program) transferLeader(ctx context.Context, c *call) error {
-	req := &carillonv1.TransferLeaderRequest{From: c.String("from"), To: c.String("to")}
-	for _, shard := range c.UintSlice("shard") {
-		req.Shards = append(req.Shards, uint32(min(shard, 1<<32-1)))
-	}
+	req := &carillonv1.TransferLeaderRequest{Shards: uint32sFlag(c.Context, "shard"), From: c.String("from"), To: c.String("to")}
 	if len(req.Shards) == 0 && req.From == "" {
 		return usage(c.Context, "name the leaderships: --shard SHARD, or --from NODE for all that it leads")
 	}
@@ -180,11 +177,18 @@ func (p *program) transferUntilDone(ctx context.Context, c *call, req *carillonv
 		if err != nil {
 			return err
 		}
-		for _, t := range next.GetTransfers() {
-			at[t.GetShard()].To, at[t.GetShard()].Done, at[t.GetShard()].Reason = t.GetTo(), t.GetDone(), t.GetReason()
-		}
+		takeIn(at, next.GetTransfers())
 	}
 	return errors.Join(showTransfers(c, res), missing(res))
+}
+
+// takeIn says of transfers, by shard, what became of them now. What was not asked for is passed over.
+func takeIn(at map[uint32]*carillonv1.LeaderTransfer, answers []*carillonv1.LeaderTransfer) {
+	for _, a := range answers {
+		if t := at[a.GetShard()]; t != nil {
+			t.To, t.Done, t.Reason = a.GetTo(), a.GetDone(), a.GetReason()
+		}
+	}
 }
 
 func showTransfers(c *call, res *carillonv1.TransferLeaderResponse) error {

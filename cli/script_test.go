@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 //	run        the first line of the input is the command line, the others are its standard input
 //	wait D     lets time pass
 //	work fail  a worker takes what is ready and fails it, or with "work" completes it
-//	down CODE  the server answers everything with CODE; "up" ends that
+//	down CODE  the server answers everything with CODE; with "but=N" the first N calls are served; "up" ends that
 //
 // Run "go test ./cli -rewrite" to write the answers anew, and read the difference.
 func TestScripts(t *testing.T) {
@@ -81,7 +81,14 @@ func direct(t *testing.T, server *clienttest.Server, d *datadriven.TestData) str
 		if err := code.UnmarshalText([]byte(d.CmdArgs[0].Key)); err != nil {
 			t.Fatal(err)
 		}
+		served := 0
+		if d.HasArg("but") {
+			d.ScanArgs(t, "but", &served)
+		}
 		server.Before(func(context.Context, clienttest.Call) error {
+			if served--; served >= 0 {
+				return nil
+			}
 			return clienttest.Fail(code, "the server is down", hint(time.Second))
 		})
 	case "up":

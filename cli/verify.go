@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,41 +30,59 @@ func (p *program) verifyCluster(ctx context.Context, c *call) error {
 		return err
 	}
 	report := &carillonv1.VerifyClusterResponse{Result: carillonv1.VerifyResult_VERIFY_RESULT_OK}
-	off := 0
+	err = p.verifyShards(ctx, c, shards, report)
+	if len(report.Shards) == 0 && err != nil {
+		return err
+	}
+	// What was found before a call failed may have taken an hour.
+	printed := c.print.message(report, func() [][]string { return verifyRows(report) })
+	return errors.Join(printed, found(report), err)
+}
+
+// verifyShards adds to report what it finds, up to the first call that fails.
+func (p *program) verifyShards(ctx context.Context, c *call, shards []uint32, report *carillonv1.VerifyClusterResponse) error {
 	for at := range slices.Chunk(shards, verifyAtOnce) {
 		res, err := c.client.VerifyCluster(ctx, &carillonv1.VerifyClusterRequest{Shards: at})
 		if err != nil {
-			return err
+			return fmt.Errorf("verify %d of %d shards: %w", len(shards)-len(report.Shards), len(shards), err)
 		}
 		report.Shards = append(report.Shards, res.GetShards()...)
 		report.Result = max(report.Result, res.GetResult())
-		for _, s := range res.GetShards() {
-			if s.GetResult() != carillonv1.VerifyResult_VERIFY_RESULT_OK {
-				off++
-			}
-		}
 		if len(report.Shards) < len(shards) {
 			if _, err := fmt.Fprintf(p.stderr, "%d of %d shards are verified, %d are not as they should be\n",
-				len(report.Shards), len(shards), off); err != nil {
+				len(report.Shards), len(shards), notOK(report)); err != nil {
 				return err
 			}
 		}
 	}
-	if err := c.print.message(report, func() [][]string { return verifyRows(report) }); err != nil {
-		return err
-	}
-	if report.Result != carillonv1.VerifyResult_VERIFY_RESULT_OK {
-		return fmt.Errorf("%d of %d shards are not as they should be", off, len(report.Shards))
-	}
 	return nil
+}
+
+// found is an error if a report has anything but good news.
+func found(report *carillonv1.VerifyClusterResponse) error {
+	if report.Result == carillonv1.VerifyResult_VERIFY_RESULT_OK {
+		return nil
+	}
+	err := fmt.Errorf("%d of %d shards are not as they should be", notOK(report), len(report.Shards))
+	if report.Result == carillonv1.VerifyResult_VERIFY_RESULT_WRONG {
+		return &wrongError{err}
+	}
+	return err
+}
+
+// notOK counts the shards of which that is so.
+func notOK(report *carillonv1.VerifyClusterResponse) (n int) {
+	for _, s := range report.GetShards() {
+		if s.GetResult() != carillonv1.VerifyResult_VERIFY_RESULT_OK {
+			n++
+		}
+	}
+	return n
 }
 
 // shardsToVerify are those that were named, or all.
 func shardsToVerify(ctx context.Context, c *call) (shards []uint32, err error) {
-	for _, shard := range c.UintSlice("shard") {
-		shards = append(shards, uint32(min(shard, 1<<32-1)))
-	}
-	if len(shards) > 0 {
+	if shards = uint32sFlag(c.Context, "shard"); len(shards) > 0 {
 		slices.Sort(shards)
 		return slices.Compact(shards), nil
 	}

@@ -36,12 +36,24 @@ func (n *node) learn(version uint64, view control.View) {
 	for _, s := range view.Wanted {
 		n.placement.wanted[s.ID] = s
 	}
-	for _, shard := range n.c.shardIDs() {
-		if a, ok := view.Actual[shard]; ok {
-			n.placement.actual[shard] = a
+	heardActual := func() {
+		if n.placement.version != version {
+			return // of something later by now
 		}
+		for _, shard := range n.c.shardIDs() {
+			if a, ok := view.Actual[shard]; ok {
+				n.placement.actual[shard] = a
+			}
+		}
+		n.reconcile()
 	}
-	n.reconcile()
+	// What is wanted and what is are two watches: one may be ahead of the other.
+	if n.c.chance(10) {
+		n.reconcile()
+		n.after(n.c.between(millisecond, 500*millisecond), heardActual)
+		return
+	}
+	heardActual()
 }
 
 // reconcile makes the replicas here those that are wanted, as package node does.

@@ -59,7 +59,8 @@ func WithTransport(t connect.HTTPClient) Option { return func(o *options) { o.tr
 // WithTimeout bounds calls whose context has no deadline; the default is DefaultTimeout.
 func WithTimeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
-// WithLogger is told of retries and of what a worker meets. The default says nothing of retries; a worker's is slog.Default().
+// WithLogger is told of retries and of what a worker meets. The default says nothing of retries; a worker's is
+// slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 // WithoutMerging sends every CreateJob in a request of its own.

@@ -24,10 +24,11 @@ const (
 	maxFindRows = 10_000
 	// maxHintRows bounds the leader's search for them when a job is deleted.
 	maxHintRows = 100_000
-	// maxStreamReads bounds the search for a ready execution beyond its job's own stream, over all look-ups of one read: 10,000
-	// streams of its tenant. See finder.ready for what is not found then.
+	// maxStreamReads bounds the search for a ready execution beyond its job's own stream, over all look-ups of one read:
+	// 10,000 streams of its tenant. See finder.ready for what is not found then.
 	maxStreamReads = 20_000
-	// maxListSeeks bounds what a page of a tenant's executions spends on finding its streams; of more it reads the whole backlog.
+	// maxListSeeks bounds what a page of a tenant's executions spends on finding its streams; of more it reads the whole
+	// backlog.
 	maxListSeeks = 1000
 	// maxPageBytes ends a page of executions, whose results and progress may be large.
 	maxPageBytes = 8 << 20

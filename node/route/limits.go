@@ -2,7 +2,7 @@ package route
 
 import "time"
 
-// Limits that are not for configuration. Those of Rows stand with it.
+// Limits that are not for configuration.
 const (
 	// maxAttempts is how often a command is sent: once, and twice more to where a hint points.
 	maxAttempts = 3
@@ -65,4 +65,11 @@ const (
 	maxReleasesPerCall = 1_000
 	// lastReleases is how long giving back may go on when Run is asked to stop.
 	lastReleases = time.Second
+
+	// rowsTimeout bounds how long rows are held open for a caller: they keep what they replace from being compacted away.
+	rowsTimeout = attemptTimeout + time.Second
+	// The rows of a scan come in pages, small at first, because most callers want few.
+	firstPage    = 32
+	maxPage      = 1024
+	maxPageBytes = 1 << 20
 )

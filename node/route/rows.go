@@ -19,15 +19,6 @@ import (
 	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
 )
 
-const (
-	// rowsTimeout bounds how long rows are held open for a caller: they keep what they replace from being compacted away.
-	rowsTimeout = attemptTimeout + time.Second
-	// The rows of a scan come in pages, small at first, because most callers want few.
-	firstPage    = 32
-	maxPage      = 1024
-	maxPageBytes = 1 << 20
-)
-
 // View calls fn once with the rows of a shard, all of one moment, as one of the stores has them: the first one that answers.
 // Everything acknowledged before the call is in them unless stale is set. It takes as long as one call to a peer may.
 // Errors are those of rpc.Backend, or fn's.

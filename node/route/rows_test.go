@@ -65,7 +65,9 @@ func newShelf(t *testing.T, n int) (*shelf, *Router) {
 	t.Cleanup(transport.CloseIdleConnections)
 	router := New(Config{
 		Self: "other", Scheme: "http", HTTP: &http.Client{Transport: transport}, Leader: func(uint32) string { return "" },
-		Dial: func(store string) (string, bool) { return server.Listener.Addr().String(), store == "s" || store == "moved" },
+		Dial: func(store string) (string, bool) {
+			return server.Listener.Addr().String(), store == "s" || store == "moved"
+		},
 	})
 	return s, router
 }

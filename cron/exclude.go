@@ -1,0 +1,147 @@
+package cron
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Exclusions are civil times at which a schedule does not fire. They look at the time that a pattern names, also where a
+// gap shifts it.
+type Exclusions struct {
+	// Dates are days like 2026-12-24 and ranges like 2026-12-24..2027-01-06, both ends included.
+	Dates []string
+	// Weekdays is a day-of-week field like SAT,SUN, or empty.
+	Weekdays string
+	// Lines are patterns. Without a field for seconds they stand for whole minutes.
+	Lines []string
+}
+
+// dayRange is a range of days since 1970, both ends included.
+type dayRange struct{ from, to int }
+
+// exclusions are compiled: what excludes whole days, and patterns.
+type exclusions struct {
+	// ranges are in order and do not touch.
+	ranges   []dayRange
+	weekdays [shapes]uint32
+	lines    []Pattern
+}
+
+func compileExclusions(e Exclusions) (*exclusions, error) {
+	if len(e.Dates) == 0 && e.Weekdays == "" && len(e.Lines) == 0 {
+		return nil, nil
+	}
+	var x exclusions
+	if len(e.Dates) > MaxExcludedDates {
+		return nil, fmt.Errorf("exclude.dates: %d of them; at most %d are allowed", len(e.Dates), MaxExcludedDates)
+	}
+	for i, text := range e.Dates {
+		r, err := parseDates(text)
+		if err != nil {
+			return nil, fmt.Errorf("exclude.dates[%d]: %w", i, err)
+		}
+		x.ranges = append(x.ranges, r)
+	}
+	x.ranges = merge(x.ranges)
+	if e.Weekdays != "" {
+		p, err := Parse("* * * * " + e.Weekdays)
+		if err != nil {
+			return nil, fmt.Errorf("exclude.weekdays: %w", err)
+		}
+		x.weekdays = p.table
+	}
+	if len(e.Lines) > MaxExcludedLines {
+		return nil, fmt.Errorf("exclude.cron: %d lines; at most %d are allowed", len(e.Lines), MaxExcludedLines)
+	}
+	for i, text := range e.Lines {
+		p, seconds, err := parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("exclude.cron[%d]: %w", i, err)
+		}
+		if !seconds {
+			p.seconds = 1<<60 - 1
+		}
+		x.lines = append(x.lines, p)
+	}
+	return &x, nil
+}
+
+func parseDates(text string) (dayRange, error) {
+	first, last, isRange := strings.Cut(text, "..")
+	from, err := parseDate(first)
+	if err != nil || !isRange {
+		return dayRange{from, from}, err
+	}
+	to, err := parseDate(last)
+	if err != nil {
+		return dayRange{}, err
+	}
+	if to < from {
+		return dayRange{}, fmt.Errorf("%q runs backwards", text)
+	}
+	return dayRange{from, to}, nil
+}
+
+func parseDate(text string) (int, error) {
+	t, err := time.Parse(time.DateOnly, text)
+	if err != nil || t.Year() < FirstYear || t.Year() > LastYear {
+		return 0, fmt.Errorf("%.32q is no date; allowed are dates like 2026-12-24 and ranges like 2026-12-24..2027-01-06, years %d to %d", text, FirstYear, LastYear)
+	}
+	day, _ := Civil(t.Unix()).split()
+	return day, nil
+}
+
+func merge(ranges []dayRange) []dayRange {
+	slices.SortFunc(ranges, func(a, b dayRange) int { return cmp.Compare(a.from, b.from) })
+	var out []dayRange
+	for _, r := range ranges {
+		if n := len(out); n > 0 && r.from <= out[n-1].to+1 {
+			out[n-1].to = max(out[n-1].to, r.to)
+		} else {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// daysOf are the days of month i that are excluded whole, bit d for the d-th.
+func (x *exclusions) daysOf(i int) uint32 {
+	mask := x.weekdays[months[i].shape]
+	first := int(months[i].first)
+	at, _ := slices.BinarySearchFunc(x.ranges, first, func(r dayRange, day int) int { return cmp.Compare(r.to, day) })
+	for _, r := range x.ranges[at:] {
+		from, to := r.from-first+1, min(r.to-first+1, 31)
+		if from > 31 {
+			break
+		}
+		mask |= allDays(to) &^ (1<<max(from, 1) - 1)
+	}
+	return mask
+}
+
+// linesOn are the excluding patterns of which some time lies on the d-th of month i, bit n for lines[n].
+func (x *exclusions) linesOn(i, d int) uint8 {
+	var on uint8
+	for n := range x.lines {
+		if x.lines[n].daysOf(i)>>d&1 != 0 {
+			on |= 1 << n
+		}
+	}
+	return on
+}
+
+// secondsAt are the seconds of a minute that the patterns in on exclude.
+func (x *exclusions) secondsAt(on uint8, hour, minute int) uint64 {
+	var mask uint64
+	for ; on != 0; on &= on - 1 {
+		p := &x.lines[bits.TrailingZeros8(on)]
+		if p.hours>>hour&1 != 0 && p.minutes>>minute&1 != 0 {
+			mask |= p.seconds
+		}
+	}
+	return mask
+}

@@ -244,18 +244,25 @@ func TestMuxHoldsNoMoreThanItMay(t *testing.T) {
 			return err
 		})
 	}
+	awaitClosed := func(n int) {
+		t.Helper()
+		late := time.After(helloTimeout / 2)
+		for i := range n {
+			select {
+			case <-closed:
+			case <-late:
+				t.Fatalf("%d connections were closed, not %d", i, n)
+			}
+		}
+	}
 	for range backlog + more { // callers, whom nobody accepts
 		dial("G")
 	}
-	for range more {
-		<-closed
-	}
+	awaitClosed(more)
 	for range pending + more {
 		dial("")
 	}
-	for range more {
-		<-closed
-	}
+	awaitClosed(more)
 	if len(closed) > 0 {
 		t.Errorf("%d connections were closed that could have been kept", len(closed))
 	}

@@ -165,7 +165,7 @@ func (c *Core) Step(from string, m PeerMessage) {
 	if r == nil || m.Message.GetTo() != r.id || m.Message.GetType() == raftpb.MsgSnap || !c.knows(r, from, m.Message) {
 		return
 	}
-	if c.cfg.Faults.NoFencing && m.Message.GetTerm() != r.hard.term {
+	if c.cfg.Faults.NoFencing && m.Message.GetTerm() != r.hard.term && m.Message.GetTerm() != 0 {
 		if r.lead != nil && m.Message.GetTerm() > r.hard.term {
 			return
 		}

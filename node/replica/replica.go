@@ -247,7 +247,7 @@ func (r *replica) committed() {
 // handle does what one Ready asks for.
 func (c *Core) handle(r *replica, rd raft.Ready, w *write) error {
 	if !raft.IsEmptyHardState(rd.HardState) {
-		c.noteHardState(r, rd.HardState, w.batch)
+		c.noteHardState(r, rd, w.batch)
 	}
 	if rd.SoftState != nil {
 		c.noteSoftState(r, *rd.SoftState)
@@ -288,10 +288,14 @@ func (c *Core) handle(r *replica, rd raft.Ready, w *write) error {
 }
 
 // noteHardState writes term and vote when they changed. The commit index alone is not worth a row: it is found again, but for
-// what keepCommit is for.
-func (c *Core) noteHardState(r *replica, hs *raftpb.HardState, b store.Batch) {
-	was := r.hard
+// what keepCommit is for. That of a snapshot says nothing of the log that stands until the snapshot is installed, whose end
+// may never have been committed: after a crash before that it must not count as if it had.
+func (c *Core) noteHardState(r *replica, rd raft.Ready, b store.Batch) {
+	was, hs := r.hard, rd.HardState
 	r.hard = hardState{term: hs.GetTerm(), vote: hs.GetVote(), commit: hs.GetCommit()}
+	if !raft.IsEmptySnap(rd.Snapshot) {
+		r.hard.commit = was.commit
+	}
 	if was.term != r.hard.term || was.vote != r.hard.vote {
 		b.Set(rowKey(r.shard, fsm.KindHardState), encodeHardState(r.hard))
 	}

@@ -170,7 +170,7 @@ func (c *Core) resume(shard uint32) error {
 	r.noteConf(got.conf, nil)
 	r.learnStores(got.placed(r.stores))
 	r.identityMoved = true
-	r.hard.commit = max(r.hard.commit, got.applied.index)
+	r.hard.commit = max(r.hard.commit, got.applied.index, held.GetCommit())
 	r.rows.Forget()
 	if err := r.openMachine(c); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/store"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.etcd.io/raft/v3/raftpb"
@@ -160,6 +161,58 @@ func TestFailedInstallEndsTheCore(t *testing.T) {
 	core.Installed(1, broken)
 	if _, err := core.Turn(3); !errors.Is(err, broken) {
 		t.Fatalf("turn after a failed install: %v", err)
+	}
+}
+
+// A crash between the hard state that goes before a snapshot and the snapshot itself finds the old log, whose end was never
+// committed, whatever index the snapshot has.
+func TestCrashBeforeAnInstallCommitsNothing(t *testing.T) {
+	source, _ := written(t, 3)
+	b := source.NewBatch()
+	b.Set(rowKey(1, fsm.KindApplied), encodeApplied(appliedState{position: position{index: 20, term: 6}}))
+	commitNow(t, source, b)
+	var stream bytes.Buffer
+	if err := WriteSnapshot(&stream, source, SnapshotRequest{Shard: 1, To: 2, from: 1, term: 6}); err != nil {
+		t.Fatal(err)
+	}
+	engine := store.OpenMemory()
+	if err := Bootstrap(engine, []Seed{{Shard: 1, ID: 2, Voters: []uint64{1, 2}}}); err != nil {
+		t.Fatal(err)
+	}
+	b = engine.NewBatch()
+	b.Set(logKey(1, 11), encodeLogRow(newEntry(raftpb.EntryNormal, 5, 11, nil)))
+	commitNow(t, engine, b)
+	states, err := LoadAll(engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := New(testConfig("b"), engine, states)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadSnapshot(&stream, engine, replicaTwo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core.StepSnapshot(got)
+	turn, err := core.Turn(1)
+	if err != nil || turn.Wait == nil {
+		t.Fatalf("turn %+v, %v: the hard state goes first", turn, err)
+	}
+	if err := turn.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := Load(engine.Crash(0), 1)
+	if err != nil || s.hard.term != 6 || s.hard.commit != 10 || s.log.last != 11 {
+		t.Errorf("after a crash: hard state %+v, log to %d, %v", s.hard, s.log.last, err)
+	}
+	core.SyncDone(turn.Seq)
+	if turn, err = core.Turn(2); err != nil || len(turn.Installs) != 1 {
+		t.Fatalf("turn %+v, %v", turn, err)
+	}
+	core.Installed(1, engine.Install(turn.Installs[0].Rows))
+	if at, _ := core.Inspect(1); at.Commit != 20 || at.Applied != 20 {
+		t.Errorf("after the install: %+v", at)
 	}
 }
 

@@ -23,6 +23,8 @@ type Config struct {
 	Workload string
 	// Nodes is how many nodes the bench starts: 1, or 3 to 9 of a cluster. With Target it counts those that it finds.
 	Nodes int
+	// Shards is how many the servers that the bench starts make; 0: their default.
+	Shards int
 	// N is how many jobs, 1 to MaxN. With All it caps the jobs of each row.
 	N int
 	// Rate is how many jobs a second fall due, in due, lateness and peak. Peak offers N jobs in all if both are given.
@@ -63,6 +65,7 @@ func (c *Config) Validate() error {
 		min, max int64
 	}{
 		{"n", int64(c.N), 0, MaxN},
+		{"shards", int64(c.Shards), 0, 1024},
 		{"rate", int64(c.Rate), 0, 10_000_000},
 		{"for", int64(c.For), 0, int64(time.Hour)},
 		{"repeat", int64(c.Repeat), 0, 100},
@@ -73,6 +76,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Nodes < 0 || c.Nodes == 2 || c.Nodes > 9 {
 		return fmt.Errorf("nodes: %d is not 1, or 3 to 9", c.Nodes)
+	}
+	if c.Target != "" && c.Shards != 0 {
+		return fmt.Errorf("shards: the server at the target has its own")
 	}
 	if c.Target != "" && (c.Workload == "store" || c.Workload == All) {
 		return fmt.Errorf("target: %s kills and restarts its server, so it starts its own", c.Workload)
@@ -213,6 +219,9 @@ func settings(c *Config) map[string]string {
 	s := map[string]string{}
 	if c.N != 0 {
 		s["n"] = strconv.Itoa(c.N)
+	}
+	if c.Shards != 0 {
+		s["shards"] = strconv.Itoa(c.Shards)
 	}
 	if c.Rate != 0 {
 		s["rate"] = strconv.Itoa(c.Rate)

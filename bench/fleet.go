@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -20,8 +21,8 @@ type fleet struct {
 	nodes []*server
 }
 
-// newFleet prepares n nodes, to be removed by close. binary empty: this executable.
-func newFleet(binary string, n int) (*fleet, error) {
+// newFleet prepares n nodes, to be removed by close. binary empty: this executable; shards 0: the servers' default.
+func newFleet(binary string, n, shards int) (*fleet, error) {
 	if binary == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -36,10 +37,13 @@ func newFleet(binary string, n int) (*fleet, error) {
 	f := &fleet{dir: dir}
 	if n == 1 {
 		f.nodes = []*server{{binary: binary, dir: filepath.Join(dir, "data"), addr: "127.0.0.1:0", output: &tail{}}}
-		return f, nil
-	}
-	if err := f.cluster(binary, n); err != nil {
+	} else if err := f.cluster(binary, n); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if shards != 0 {
+		for _, s := range f.nodes {
+			s.args = append(s.args, "--shards", strconv.Itoa(shards))
+		}
 	}
 	return f, nil
 }

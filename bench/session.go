@@ -67,7 +67,7 @@ func runOnce(ctx context.Context, c Config, w *workload) (results []Result, err 
 	ctx, cancel := context.WithTimeout(ctx, s.limit())
 	defer cancel()
 	if c.Target == "" {
-		if s.fleet, err = newFleet(c.Binary, max(1, c.Nodes)); err != nil {
+		if s.fleet, err = newFleet(c.Binary, max(1, c.Nodes), c.Shards); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, s.fleet.close()) }()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +173,8 @@ func TestConfigNamesTheWrongField(t *testing.T) {
 		{Config{Workload: "due", N: -1}, "n: -1"},
 		{Config{Workload: "due", For: 2 * time.Hour}, "for: "},
 		{Config{Workload: "due", Nodes: 2}, "nodes: "},
+		{Config{Workload: "due", Shards: 1025}, "shards: 1025"},
+		{Config{Workload: "due", Shards: 4, Target: "http://x"}, "shards: "},
 		{Config{Workload: "store", Target: "http://x"}, "target: "},
 	} {
 		if err := tc.c.Validate(); err == nil || !strings.HasPrefix(err.Error(), tc.says) {
@@ -181,7 +184,7 @@ func TestConfigNamesTheWrongField(t *testing.T) {
 }
 
 func TestAllCapsItsRunsAndKeepsTheirRates(t *testing.T) {
-	for _, p := range plannedRuns {
+	for _, p := range slices.Concat(plannedRuns, clusterRuns) {
 		c := p.config(Config{Workload: All, N: 20_000})
 		s := newSession(c, findWorkload(p.workload))
 		if s.n > 20_000 {

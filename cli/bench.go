@@ -26,6 +26,7 @@ func benchCommand() *cli.Command {
 		Description: benchDescription(),
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "nodes", Value: 1, Usage: "`NUMBER` of nodes to start"},
+			&cli.IntFlag{Name: "shards", Usage: "`NUMBER` of shards of the servers that are started", DefaultText: "theirs"},
 			&cli.IntFlag{Name: "n", Usage: "`NUMBER` of jobs; with all a cap on each", DefaultText: ownDefault},
 			&cli.IntFlag{Name: "rate", Usage: "`JOBS` due per second, in due, lateness and peak", DefaultText: ownDefault},
 			&cli.DurationFlag{Name: "for", Usage: "how `LONG` jobs fall due, or idle looks", DefaultText: ownDefault},
@@ -62,6 +63,7 @@ func runBench(c *cli.Context) error {
 	config := bench.Config{
 		Workload: c.Args().First(),
 		Nodes:    c.Int("nodes"),
+		Shards:   c.Int("shards"),
 		N:        c.Int("n"),
 		Rate:     c.Int("rate"),
 		For:      c.Duration("for"),

@@ -1,12 +1,16 @@
 package integration
 
 import (
+	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
@@ -100,4 +104,79 @@ func (d *drill) gapAfter(what string, limit time.Duration) {
 	d.t.Helper()
 	pause(d.t, limit)
 	d.gap(what, limit)
+}
+
+// The member of a node that was away for long was removed, and another node has taken its place. The node comes back with its
+// store and without a member, by itself.
+func TestARemovedMemberComesBack(t *testing.T) {
+	t.Parallel()
+	f, sockets := etcdFleet(t, "--shards", "2")
+	for _, socket := range sockets {
+		awaitVoters(t, socket)
+	}
+	f.nodes[0].awaitStatus(20*time.Second, "three voters everywhere", whole)
+	reserve := f.join(f.nodes[0])
+	d := f.drill(4)
+	away := f.nodes[2]
+	away.kill()
+	removeMember(t, sockets[0], "n3-")
+	await(t, 60*time.Second, "the fourth node has a vote", reserve.votes)
+	away.start()
+	if away.votes() {
+		t.Error("a member that was removed votes again")
+	}
+	d.end()
+	away.kill() // and again, as a node without a member
+	away.start()
+	away.awaitStatus(30*time.Second, "all is whole", whole)
+}
+
+// removeMember removes the etcd member whose name begins so.
+func removeMember(t *testing.T, socket, prefix string) {
+	t.Helper()
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + socket}, DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = etcd.Close() }() // it was only cancelled
+	await(t, 30*time.Second, "the member is removed", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		res, err := etcd.MemberList(ctx)
+		if err != nil {
+			return false
+		}
+		for _, m := range res.Members {
+			if strings.HasPrefix(m.Name, prefix) {
+				_, err = etcd.MemberRemove(ctx, m.ID)
+				return false // until it is seen to be gone
+			}
+		}
+		return true
+	})
+}
+
+// A node with shards whose control plane's data is lost forms no new cluster with others that know nothing: they would make
+// replicas under ids that were used, and outvote the only copy that is left.
+func TestAStoreWithShardsFormsNoCluster(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 3, "--shards", "2")
+	f.nodes[0].awaitStatus(20*time.Second, "three voters everywhere", whole)
+	f.nodes[0].create(&carillonv1.JobSpec{Id: "precious", Schedule: at(soon(time.Hour))})
+	for _, s := range f.nodes {
+		s.kill()
+	}
+	for _, dir := range []string{filepath.Join(f.nodes[0].dir, "etcd"), f.nodes[1].dir, f.nodes[2].dir} {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range f.nodes[1:] {
+		s.launch()
+	}
+	first := f.nodes[0]
+	first.launch()
+	if code := first.exitCode(); code == 0 || !strings.Contains(first.log.String(), "control plane's data is gone") {
+		t.Errorf("it ended with code %d, must say that its control plane's data is gone\n%s", code, first.log)
+	}
 }

@@ -28,10 +28,8 @@ func worst(t testing.TB) map[string]Spec {
 		return strings.Split(strings.TrimSuffix(strings.Repeat(text+"\n", n), "\n"), "\n")
 	}
 	// Every day for ever looked at and found covered, by other lines on each kind of day.
-	var covering []string
-	for _, day := range []string{"*/2", "*/3", "*/5", "*/7"} {
-		covering = append(covering, "* 0-11 "+day+" * *", "* 12-23 "+day+" * *")
-	}
+	covering := []string{"* 0-11 */2 * *", "* 12-23 */2 * *", "* 0-11 */3 * *", "* 12-23 */3 * *"}
+	byYears := []string{"* * 0-11 * * *", "* 6-11 * * *", "* * 12-23 * * * */2", "* * 9-23 * * * 1971-2197/2"}
 	return map[string]Spec{
 		"leap-monday":      {Lines: lines(MaxLines, "0 0 * 2 MON#5"), Zone: "America/New_York"},
 		"always-in-gap":    {Lines: lines(MaxLines, "30 2 * 3 SUN#2"), Zone: "America/New_York", Rules: Rules{Gap: GapSkip}},
@@ -39,8 +37,9 @@ func worst(t testing.TB) map[string]Spec {
 		"excluded-decades": {Lines: lines(MaxLines, "* * * * * *"), Zone: "America/New_York", Exclude: Exclusions{Dates: []string{"2026-01-01..2199-12-30"}}},
 		"covered-days": {Lines: append(lines(MaxLines-1, "* * * 1-11 * *"), "0 0 1 12 *"), Zone: "America/New_York",
 			Exclude: Exclusions{Lines: []string{"* * * 1-11 *"}}},
-		"covered-minutes": {Lines: append(lines(MaxLines-1, "* * */6,4 * *"), "0 0 0 2 12 ? 2199"), Zone: "America/New_York", Exclude: Exclusions{Lines: covering}},
-		"last-year":       {Lines: lines(MaxLines, "0 0 31 12 *"), Zone: "America/New_York", Exclude: Exclusions{Lines: []string{"* * * * * * 1971-2198"}}},
+		"covered-minutes":  {Lines: append(lines(MaxLines-1, "* * */6,4 * *"), "0 0 0 2 12 ? 2199"), Zone: "America/New_York", Exclude: Exclusions{Lines: covering}},
+		"covered-by-years": {Lines: append(lines(MaxLines-1, "* * */6,4 * *"), "0 0 12 2 12 ? 2199"), Zone: "America/New_York", Exclude: Exclusions{Lines: byYears}},
+		"last-year":        {Lines: lines(MaxLines, "0 0 31 12 *"), Zone: "America/New_York", Exclude: Exclusions{Lines: []string{"* * * * * * 1971-2198"}}},
 	}
 }
 

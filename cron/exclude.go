@@ -29,6 +29,9 @@ type exclusions struct {
 	ranges   []dayRange
 	weekdays [shapes]uint32
 	lines    []Pattern
+	// inMonth has bit n if lines[n] names that month of the year; ofYears if it does not name all years.
+	inMonth [12]uint8
+	ofYears uint8
 }
 
 func compileExclusions(e Exclusions) (*exclusions, error) {
@@ -65,9 +68,22 @@ func compileExclusions(e Exclusions) (*exclusions, error) {
 		if !seconds {
 			p.seconds = 1<<60 - 1
 		}
-		x.lines = append(x.lines, p)
+		x.add(p)
 	}
 	return &x, nil
+}
+
+func (x *exclusions) add(p Pattern) {
+	bit := uint8(1) << len(x.lines)
+	x.lines = append(x.lines, p)
+	for month := range x.inMonth {
+		if p.months>>(month+1)&1 != 0 {
+			x.inMonth[month] |= bit
+		}
+	}
+	if p.years != everyYear {
+		x.ofYears |= bit
+	}
 }
 
 func parseDates(text string) (dayRange, error) {
@@ -111,6 +127,9 @@ func merge(ranges []dayRange) []dayRange {
 // daysOf are the days of month i that are excluded whole, bit d for the d-th.
 func (x *exclusions) daysOf(i int) uint32 {
 	mask := x.weekdays[months[i].shape]
+	if len(x.ranges) == 0 {
+		return mask
+	}
 	first := int(months[i].first)
 	at, _ := slices.BinarySearchFunc(x.ranges, first, func(r dayRange, day int) int { return cmp.Compare(r.to, day) })
 	for _, r := range x.ranges[at:] {
@@ -121,6 +140,17 @@ func (x *exclusions) daysOf(i int) uint32 {
 		mask |= allDays(to) &^ (1<<max(from, 1) - 1)
 	}
 	return mask
+}
+
+// linesIn are the excluding patterns whose month and year fields name month i, bit n for lines[n].
+func (x *exclusions) linesIn(i int) uint8 {
+	lines := x.inMonth[i%12]
+	for rest := lines & x.ofYears; rest != 0; rest &= rest - 1 {
+		if n := bits.TrailingZeros8(rest); !x.lines[n].years.has(tableYear + i/12) {
+			lines &^= 1 << n
+		}
+	}
+	return lines
 }
 
 // linesOn are the excluding patterns of which some time lies on the d-th of month i, bit n for lines[n].

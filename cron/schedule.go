@@ -8,8 +8,8 @@ import (
 
 // Bounds on a schedule. With them an answer takes at most about a millisecond.
 const (
-	MaxLines         = 16
-	MaxExcludedLines = 8
+	MaxLines         = 8
+	MaxExcludedLines = 4
 	MaxExcludedDates = 400
 )
 

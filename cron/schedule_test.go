@@ -217,7 +217,7 @@ func TestCompileErrors(t *testing.T) {
 		says string
 	}{
 		{Spec{Zone: "UTC"}, "0 lines"},
-		{Spec{Lines: make([]string, MaxLines+1), Zone: "UTC"}, "1 to 16"},
+		{Spec{Lines: make([]string, MaxLines+1), Zone: "UTC"}, "1 to 8"},
 		{Spec{Lines: []string{"0 0 * * *", "0 0 31 2 *"}, Zone: "UTC"}, "cron[1]: "},
 		{Spec{Lines: day}, `zone "" is unknown`},
 		{Spec{Lines: day, Zone: "Mars/Olympus"}, "unknown"},
@@ -228,7 +228,7 @@ func TestCompileErrors(t *testing.T) {
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Dates: make([]string, MaxExcludedDates+1)}}, "at most 400"},
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Weekdays: "XYZ"}}, "exclude.weekdays"},
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Lines: []string{"* * * *"}}}, "exclude.cron[0]"},
-		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Lines: make([]string, MaxExcludedLines+1)}}, "at most 8"},
+		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Lines: make([]string, MaxExcludedLines+1)}}, "at most 4"},
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Weekdays: "0-6"}}, "all its times are excluded"},
 		{Spec{Lines: day, Zone: "UTC", Start: instant(t, "2026-01-02T00:00:00Z"), End: instant(t, "2026-01-01T00:00:00Z")}, "before the start"},
 		{Spec{Lines: day, Zone: "UTC", Start: instant(t, "2026-01-01T01:00:00Z"), End: instant(t, "2026-01-01T23:00:00Z")}, "between its start and its end"},

@@ -7,9 +7,20 @@ type search struct {
 	p *Pattern
 	// x is nil if there are no exclusions.
 	x *exclusions
-	// covered remembers sets of excluding lines, by their bits, that leave nothing of a day: no day is looked through
-	// twice for the same reason, which bounds the search.
-	covered [4]uint64
+
+	// What follows bounds the search where excluding lines leave nothing of many days: no day is looked through twice for
+	// the same reason. covered has bit n if the set n of lines (by their bits) is known to leave nothing of a day, and skip
+	// what that means for months of a shape.
+	covered uint16
+	skip    [shapes][2]skip
+	// masks are the days of the excluding lines in the month looked at.
+	masks [MaxExcludedLines]uint32
+}
+
+// skip is days of a month of some shape of which nothing is left if lines, and maybe more, are in force in that month.
+type skip struct {
+	lines uint8
+	days  uint32
 }
 
 // from is the first civil time at or after c; ok is false if there is none up to the last year.
@@ -36,39 +47,72 @@ func (s *search) from(c Civil) (found Civil, ok bool) {
 	}
 }
 
+// daysOf are the days of month i that match and are not known to be excluded whole.
 func (s *search) daysOf(i int) uint32 {
 	days := s.p.daysOf(i)
-	if s.x != nil && days != 0 {
-		days &^= s.x.daysOf(i)
+	if s.x == nil || days == 0 {
+		return days
+	}
+	if days &^= s.x.daysOf(i); len(s.x.lines) == 0 {
+		return days
+	}
+	lines := s.x.linesIn(i)
+	if lines == 0 {
+		s.masks = [MaxExcludedLines]uint32{}
+		return days
+	}
+	known := &s.skip[months[i].shape]
+	for _, k := range known {
+		if k.lines&^lines == 0 {
+			days &^= k.days
+		}
+	}
+	if days == 0 {
+		return 0
+	}
+	if known[0].lines != lines {
+		// What is learnt from here on goes to the first; the one before it is kept.
+		known[0], known[1] = skip{lines: lines}, known[0]
+	}
+	for n := range s.x.lines {
+		s.masks[n] = s.x.lines[n].daysOf(i)
 	}
 	return days
 }
 
 // timeFrom is the first time at or after second on the d-th of month i, a day that matches.
 func (s *search) timeFrom(i, d, second int) (int, bool) {
-	if s.x == nil || len(s.x.lines) == 0 {
+	if s.x == nil {
 		return s.p.timeFrom(second)
 	}
-	on := s.x.linesOn(i, d)
-	if on == 0 {
+	var lines uint8
+	for n := range s.x.lines {
+		lines |= uint8(s.masks[n]>>d&1) << n
+	}
+	if lines == 0 {
 		return s.p.timeFrom(second)
 	}
-	if s.covered[on/64]>>(on%64)&1 != 0 {
-		return 0, false
+	if s.covered>>lines&1 == 0 {
+		if t, ok := s.freeFrom(lines, second); ok || second > 0 {
+			return t, ok
+		}
+		s.covered |= 1 << lines
 	}
-	for t := second; t < daySeconds; {
+	s.skip[months[i].shape][0].days |= 1 << d
+	return 0, false
+}
+
+// freeFrom is the first time of day at or after second that the excluding lines leave.
+func (s *search) freeFrom(lines uint8, second int) (int, bool) {
+	for t := second; t < daySeconds; t = (t/60 + 1) * 60 {
 		var ok bool
 		if t, ok = s.p.timeFrom(t); !ok {
 			break
 		}
-		free := s.p.seconds &^ s.x.secondsAt(on, t/3600, t/60%60) >> (t % 60)
+		free := s.p.seconds &^ s.x.secondsAt(lines, t/3600, t/60%60) >> (t % 60)
 		if free != 0 {
 			return t + bits.TrailingZeros64(free), true
 		}
-		t = (t/60 + 1) * 60
-	}
-	if second == 0 {
-		s.covered[on/64] |= 1 << (on % 64)
 	}
 	return 0, false
 }

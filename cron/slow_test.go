@@ -232,7 +232,7 @@ func (s *slowSchedule) between(after, until time.Time, step time.Duration) []tim
 				}
 			}
 			before = now
-			if p.matches(now) && s.wanted(p, at, now, step) {
+			if p.matches(now) && s.wanted(p, at, now) {
 				found[at.Unix()] = true
 			}
 		}
@@ -256,12 +256,15 @@ func (s *slowSchedule) moved(p slowPattern, c, at, before time.Time, step time.D
 	return later, p.onDay(s.wall(later))
 }
 
+// longestRepeat is beyond the longest jump back of any clock; TestZoneData checks that, and that all are whole minutes.
+const longestRepeat = 8 * time.Hour
+
 // wanted says whether the rule for repeats wants a fixed pattern to fire at the instant at, when clocks show now.
-func (s *slowSchedule) wanted(p slowPattern, at, now time.Time, step time.Duration) bool {
+func (s *slowSchedule) wanted(p slowPattern, at, now time.Time) bool {
 	if p.moving() || s.rules.Repeat == RepeatBoth {
 		return true
 	}
-	for d := step; d <= 25*time.Hour; d += step {
+	for d := time.Minute; d <= longestRepeat; d += time.Minute {
 		if s.rules.Repeat == RepeatFirst && s.wall(at.Add(-d)).Equal(now) || s.rules.Repeat == RepeatLast && s.wall(at.Add(d)).Equal(now) {
 			return false
 		}

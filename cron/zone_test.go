@@ -44,6 +44,9 @@ func TestZoneData(t *testing.T) {
 			if before.end != seg.start || before.offset == seg.offset {
 				t.Errorf("%s: segment %d does not follow the one before", name, i)
 			}
+			if back := time.Duration(before.offset-seg.offset) * time.Second; back > longestRepeat || back > 0 && back%time.Minute != 0 {
+				t.Errorf("%s: clocks jump back by %v", name, back)
+			}
 			jumps := abs(int(seg.offset - before.offset))
 			if i+1 < len(z.segments) {
 				jumps += abs(int(z.segments[i+1].offset - seg.offset))

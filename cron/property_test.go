@@ -57,7 +57,10 @@ func TestNextAgainstScan(t *testing.T) {
 			lines = append(lines, text)
 			slow.patterns = append(slow.patterns, newSlow(text))
 		}
-		s, err := Compile(Spec{Lines: lines, Zone: zone, Rules: rules})
+		if rapid.Bool().Draw(t, "exclude") {
+			slow.exclude = drawExclusions(t, after)
+		}
+		s, err := Compile(Spec{Lines: lines, Zone: zone, Rules: rules, Exclude: slow.exclude})
 		if err != nil {
 			t.Skip()
 		}
@@ -75,9 +78,25 @@ func TestNextAgainstScan(t *testing.T) {
 			}
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("%q in %s, %+v, after %v\ngot     %v\na scan finds %v", lines, zone, rules, after, got, want)
+			t.Fatalf("%q in %s, %+v, without %+v, after %v\ngot     %v\na scan finds %v", lines, zone, rules, slow.exclude, after, got, want)
 		}
 	})
+}
+
+// drawExclusions draws some of each kind, the dates near an instant.
+func drawExclusions(t *rapid.T, near time.Time) Exclusions {
+	var x Exclusions
+	if rapid.Bool().Draw(t, "exclude dates") {
+		first := near.AddDate(0, 0, rapid.IntRange(-2, 3).Draw(t, "first day"))
+		x.Dates = []string{first.Format(time.DateOnly) + ".." + first.AddDate(0, 0, rapid.IntRange(0, 2).Draw(t, "days")).Format(time.DateOnly)}
+	}
+	if rapid.Bool().Draw(t, "exclude weekdays") {
+		x.Weekdays = drawWeekdays(t)
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "excluding lines") {
+		x.Lines = append(x.Lines, drawPattern(t))
+	}
+	return x
 }
 
 // TestNextOnlyGrows: next is later than what it was asked about, is what asking a second before it gives, and nothing
@@ -92,7 +111,7 @@ func TestNextOnlyGrows(t *testing.T) {
 		}
 		spec := Spec{Lines: lines, Zone: zone, Rules: drawRules(t)}
 		if rapid.Bool().Draw(t, "exclude") {
-			spec.Exclude = Exclusions{Dates: []string{"2000-01-01..2009-12-31"}, Weekdays: drawWeekdays(t), Lines: []string{drawPattern(t)}}
+			spec.Exclude = drawExclusions(t, time.Date(2005, 6, 1, 0, 0, 0, 0, time.UTC))
 		}
 		s, err := Compile(spec)
 		if err != nil {
@@ -129,12 +148,12 @@ func TestWalkTellsTheSameStory(t *testing.T) {
 		if err != nil {
 			t.Skip()
 		}
-		spec.Exclude = Exclusions{Weekdays: drawWeekdays(t), Lines: []string{drawPattern(t)}}
+		after := drawInstant(t, all.zone)
+		spec.Exclude = drawExclusions(t, after)
 		s, err := Compile(spec)
 		if err != nil {
 			t.Skip()
 		}
-		after := drawInstant(t, s.zone)
 		at, without, n := after, after, 0
 		for e := range s.Walk(after) {
 			switch e.Verdict {

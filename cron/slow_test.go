@@ -210,6 +210,36 @@ type slowSchedule struct {
 	patterns []slowPattern
 	location *time.Location
 	rules    Rules
+	exclude  Exclusions
+}
+
+// matches says whether p names the time c and nothing excludes it.
+func (s *slowSchedule) matches(p slowPattern, c time.Time) bool {
+	if !p.matches(c) {
+		return false
+	}
+	date := c.Format(time.DateOnly)
+	for _, dates := range s.exclude.Dates {
+		first, last, isRange := strings.Cut(dates, "..")
+		if date == first || isRange && date > first && date <= last {
+			return false
+		}
+	}
+	if s.exclude.Weekdays != "" {
+		if excluded, all := slowWeekday(strings.ToUpper(s.exclude.Weekdays), c); excluded || all {
+			return false
+		}
+	}
+	for _, line := range s.exclude.Lines {
+		x := newSlow(line)
+		if len(strings.Fields(line)) == 5 {
+			x[0] = "*"
+		}
+		if x.matches(c) {
+			return false
+		}
+	}
+	return true
 }
 
 // wall is what clocks show at an instant, as a time in UTC.
@@ -227,12 +257,12 @@ func (s *slowSchedule) between(after, until time.Time, step time.Duration) []tim
 		for at := after.Add(-26 * time.Hour).Truncate(step).Add(step); !at.After(until); at = at.Add(step) {
 			now := s.wall(at)
 			for c := before.Add(step); c.Before(now); c = c.Add(step) {
-				if moved, ok := s.moved(p, c, at, before, step); ok && p.matches(c) {
+				if moved, ok := s.moved(p, c, at, before, step); ok && s.matches(p, c) {
 					found[moved.Unix()] = true
 				}
 			}
 			before = now
-			if p.matches(now) && s.wanted(p, at, now) {
+			if s.matches(p, now) && s.wanted(p, at, now) {
 				found[at.Unix()] = true
 			}
 		}

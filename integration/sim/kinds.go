@@ -55,6 +55,7 @@ const (
 	Kinds
 )
 
+// String names the kind as reports do.
 func (k Kind) String() string {
 	return [Kinds]string{
 		"jobs created", "jobs updated", "jobs deleted", "jobs triggered", "executions cancelled", "leases", "completions",

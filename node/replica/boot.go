@@ -109,7 +109,7 @@ func Load(engine store.Engine, shard uint32) (s ReplicaState, ok bool, err error
 	if s.log, err = loadLog(engine, shard, truncated); err != nil {
 		return ReplicaState{}, false, err
 	}
-	s.hard.commit = max(s.applied.index, min(s.hard.commit, s.log.last))
+	s.hard.commit = max(s.applied.index, s.hard.commit)
 	if err := s.check(); err != nil {
 		return ReplicaState{}, false, err
 	}
@@ -170,6 +170,8 @@ func (s *ReplicaState) check() error {
 		return fmt.Errorf("applied index is %d, but the log ends at %d", s.applied.index, l.last)
 	case s.applied.term != l.termAt(s.applied.index):
 		return fmt.Errorf("applied index %d has term %d, in the log %d", s.applied.index, s.applied.term, l.termAt(s.applied.index))
+	case s.hard.commit > l.last:
+		return fmt.Errorf("hard state has commit index %d, but the log ends at %d", s.hard.commit, l.last)
 	case s.hard.term < l.termAt(l.last):
 		return fmt.Errorf("hard state has term %d, the last log row %d has %d", s.hard.term, l.last, l.termAt(l.last))
 	}

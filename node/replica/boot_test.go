@@ -57,6 +57,7 @@ func TestLoadRefusesContradictions(t *testing.T) {
 		"applied index is 12, but the log":    {set(fsm.KindApplied, applied(12, 5))},
 		"applied index 10 has term 7":         {set(fsm.KindApplied, applied(10, 7))},
 		"hard state has term 5, the last log": {logRow(11, 6)},
+		"hard state has commit index 11, but": {set(fsm.KindHardState, encodeHardState(hardState{term: 5, commit: 11}))},
 		"log is truncated at 20, above":       {set(fsm.KindTruncated, encodePosition(position{20, 5}))},
 	} {
 		engine := store.OpenMemory()

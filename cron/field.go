@@ -132,7 +132,7 @@ func (f *field) step(w word) (int, error) {
 	most := f.top() - f.min + 1
 	n, err := strconv.Atoi(w.text)
 	if err != nil || w.text[0] == '+' || n < 1 || n > most {
-		return 0, f.wrong(w.at, "%q is no step; allowed are 1 to %d, and a step starts anew with each cycle of the field", w.text, most)
+		return 0, f.wrong(w.at, "%.40q is no step; allowed are 1 to %d, and a step starts anew with each cycle of the field", w.text, most)
 	}
 	return n, nil
 }
@@ -162,7 +162,7 @@ func (f *field) bounds(w word, hasStep bool) (from, to int, err error) {
 		return from, to, nil
 	}
 	if f.cycle == 0 {
-		return 0, 0, f.wrong(w.at, "the range %s runs backwards; write %s-%d,%d-%s", w.text, first, f.max, f.min, last)
+		return 0, 0, f.wrong(w.at, "the range %.40s runs backwards; write %s-%d,%d-%s", w.text, first, f.max, f.min, last)
 	}
 	return from, to + f.cycle, nil
 }
@@ -177,7 +177,7 @@ func (f *field) value(w word) (int, error) {
 	n, err := strconv.Atoi(w.text)
 	// Atoi takes signs; a pattern has none.
 	if err != nil || w.text[0] == '+' || w.text[0] == '-' || n < f.min || n > f.max {
-		return 0, f.wrong(w.at, "%q is not allowed; allowed are %s", w.text, f.allowed)
+		return 0, f.wrong(w.at, "%.40q is not allowed; allowed are %s", w.text, f.allowed)
 	}
 	return n, nil
 }
@@ -193,13 +193,13 @@ func (r *dayRule) specialDay(item word) (bool, error) {
 	case strings.HasPrefix(text, "L-"):
 		n, err := strconv.Atoi(text[2:])
 		if err != nil || text[2] == '+' || n < 1 || n > 30 {
-			return true, f.wrong(item.at, "%q is not allowed; L-n is n days before the last, with n from 1 to 30", text)
+			return true, f.wrong(item.at, "%.40q is not allowed; L-n is n days before the last, with n from 1 to 30", text)
 		}
 		r.fromLast |= 1 << n
 	case strings.HasSuffix(text, "W"):
 		d, err := strconv.Atoi(text[:len(text)-1])
 		if err != nil || text[0] == '+' || d < 1 || d > 31 {
-			return true, f.wrong(item.at, "%q is not allowed; nW is the workday nearest to day n, with n from 1 to 31", text)
+			return true, f.wrong(item.at, "%.40q is not allowed; nW is the workday nearest to day n, with n from 1 to 31", text)
 		}
 		r.nearest |= 1 << d
 	default:
@@ -227,7 +227,7 @@ func (r *dayRule) specialWeekday(item word) (bool, error) {
 	if isNth {
 		n, err = strconv.Atoi(nth)
 		if err != nil || nth[0] == '+' || isLast || n < 1 || n > 5 {
-			return true, f.wrong(item.at, "%q is not allowed; d#n is the n-th such weekday of the month, with n from 1 to 5", item.text)
+			return true, f.wrong(item.at, "%.40q is not allowed; d#n is the n-th such weekday of the month, with n from 1 to 5", item.text)
 		}
 	}
 	r.nth[weekday%7] |= 1 << n

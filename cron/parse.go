@@ -8,10 +8,12 @@ import (
 
 // Bounds on a pattern's text.
 const (
-	// MaxTextBytes is the longest pattern, far above what the longest sensible list needs.
-	MaxTextBytes = 512
-	// MaxItems is the longest list in a field: every second of a minute, each by name.
-	MaxItems = 60
+	// MaxTextBytes is the longest pattern, and MaxItems the longest list in a field. The canonical form of what fits does.
+	MaxTextBytes = 2048
+	MaxItems     = 160
+
+	// shownBytes is how much of a text an error shows.
+	shownBytes = 200
 )
 
 // SyntaxError says what is wrong with a pattern, and where.
@@ -27,8 +29,8 @@ type SyntaxError struct {
 
 func (e *SyntaxError) Error() string {
 	text := e.Text
-	if len(text) > MaxTextBytes {
-		text = text[:MaxTextBytes] + "…"
+	if len(text) > shownBytes {
+		text = text[:shownBytes] + "…"
 	}
 	switch {
 	case e.Column == 0:

@@ -2,6 +2,7 @@ package cron
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -155,7 +156,7 @@ func TestParseErrors(t *testing.T) {
 		{"0 0 0 29 2 ? 2100", 0, "", "never fires"},
 		{"0 0 0 * 2 MON#5 2028", 0, "", "the first year that has is 1988"},
 		{strings.Repeat("*", MaxTextBytes+1), 0, "", "longer than"},
-		{"0" + strings.Repeat(",0", MaxItems) + " * * * *", 121, "minute", "more than 60"},
+		{"0" + strings.Repeat(",0", MaxItems) + " * * * *", 321, "minute", "more than 160"},
 		{"\x00 * * * *", 1, "minute", "not allowed"},
 		{"é * * * x", 1, "minute", "not allowed"},
 		{"* * * * é,x", 9, "day of week", "not allowed"},
@@ -194,6 +195,58 @@ func TestDays(t *testing.T) {
 	})
 }
 
+// TestLongestCanonicalForm: what is longest in canonical form, values in pairs, still parses.
+func TestLongestCanonicalForm(t *testing.T) {
+	pairs := func(f *field) string {
+		var items []string
+		for n := f.min; n <= f.top(); n++ {
+			if n%3 != 2 {
+				items = append(items, fmt.Sprint(n))
+			}
+		}
+		return strings.Join(items, ",")
+	}
+	days := dayRule{days: 0b0110_1101_1011_0110_1101_1011_0110_1100, fromLast: 1<<31 - 1, nearest: 1<<32 - 2, lastWorkday: true}
+	for weekday := range days.nth {
+		days.nth[weekday] = 1<<6 - 1
+	}
+	text := strings.Join([]string{pairs(&fields[0]), pairs(&fields[1]), pairs(&fields[2]), days.formatDays(), pairs(&fields[4]), days.formatWeekdays(), pairs(&fields[6])}, " ")
+	longest, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Parse(longest.String()); err != nil || again != longest {
+		t.Fatal(len(longest.String()), err)
+	}
+}
+
+// TestNearestWorkday stays in its month.
+func TestNearestWorkday(t *testing.T) {
+	for _, c := range []struct {
+		text, from, want string
+	}{
+		// 2026-08-01 is a Saturday, 2026-11-01 a Sunday.
+		{"0 0 1W 8 *", "2026-01-01", "2026-08-03"},
+		{"0 0 1W 11 *", "2026-01-01", "2026-11-02"},
+		// 2026-05-31 is a Sunday, 2026-10-31 a Saturday, 2026-02-28 a Saturday.
+		{"0 0 31W 5 *", "2026-01-01", "2026-05-29"},
+		{"0 0 31W 10 *", "2026-01-01", "2026-10-30"},
+		{"0 0 28W 2 *", "2026-01-01", "2026-02-27"},
+		{"0 0 15W * *", "2026-03-01", "2026-03-16"},
+		{"0 0 15W * *", "2026-08-01", "2026-08-14"},
+		{"0 0 15W * *", "2026-04-01", "2026-04-15"},
+		{"0 0 LW * *", "2026-05-01", "2026-05-29"},
+		{"0 0 LW * *", "2026-10-01", "2026-10-30"},
+		{"0 0 31W * *", "2026-02-01", "2026-03-31"},
+	} {
+		s := mustCompile(t, Spec{Lines: []string{c.text}, Zone: "UTC"})
+		o, _ := s.Next(instant(t, c.from+"T00:00:00Z"))
+		if got := o.Local.String()[:10]; got != c.want {
+			t.Errorf("%q from %s: %s, want %s", c.text, c.from, got, c.want)
+		}
+	}
+}
+
 // TestCanonicalForm: whatever parses has a canonical form, and that is the same pattern.
 func TestCanonicalForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -216,7 +269,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := Parse(text)
 		if err != nil {
-			if _, ok := err.(*SyntaxError); !ok || len(err.Error()) > 10*MaxTextBytes {
+			if _, ok := err.(*SyntaxError); !ok || len(err.Error()) > 2000 {
 				t.Fatalf("error %T of %d bytes", err, len(err.Error()))
 			}
 			return

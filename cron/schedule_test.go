@@ -60,6 +60,13 @@ func TestCases(t *testing.T) {
 		{"T2 both", "30 1 * * *", "America/New_York", Rules{Repeat: RepeatBoth}, "2026-11-01T00:00:00Z", "2026-11-01T05:30:00Z 2026-11-01T06:30:00Z 2026-11-02T06:30:00Z"},
 		{"T2 first, between", "30 1 * * *", "America/New_York", Rules{Repeat: RepeatFirst}, "2026-11-01T05:45:00Z", "2026-11-02T06:30:00Z"},
 		{"T2 both, between", "30 1 * * *", "America/New_York", Rules{Repeat: RepeatBoth}, "2026-11-01T05:45:00Z", "2026-11-01T06:30:00Z"},
+		{"T2 first, at the edge", "0 1 * * *", "America/New_York", Rules{Repeat: RepeatFirst}, "2026-11-01T00:00:00Z", "2026-11-01T05:00:00Z 2026-11-02T06:00:00Z"},
+		{"T2 last, at the edge", "0 1 * * *", "America/New_York", Rules{Repeat: RepeatLast}, "2026-11-01T00:00:00Z", "2026-11-01T06:00:00Z 2026-11-02T06:00:00Z"},
+		{"T2 last, after the edge", "0 2 * * *", "America/New_York", Rules{Repeat: RepeatLast}, "2026-11-01T00:00:00Z", "2026-11-01T07:00:00Z 2026-11-02T07:00:00Z"},
+		{"T2 both, yearly, between", "30 1 1 11 *", "America/New_York", Rules{Repeat: RepeatBoth}, "2026-11-01T05:45:00Z", "2026-11-01T06:30:00Z 2027-11-01T05:30:00Z"},
+		{"T2 last, yearly, between", "30 1 1 11 *", "America/New_York", Rules{Repeat: RepeatLast}, "2026-11-01T05:45:00Z", "2026-11-01T06:30:00Z 2027-11-01T05:30:00Z"},
+		{"T2 both, one year, between", "0 30 1 1 11 * 2026", "America/New_York", Rules{Repeat: RepeatBoth}, "2026-11-01T05:45:00Z", "2026-11-01T06:30:00Z none"},
+		{"T2 first, one year, between", "0 30 1 1 11 * 2026", "America/New_York", Rules{Repeat: RepeatFirst}, "2026-11-01T05:45:00Z", "none"},
 		{"T3", "0 6 * * MON", "America/New_York", Rules{}, "2026-10-20T00:00:00Z", "2026-10-26T10:00:00Z 2026-11-02T11:00:00Z"},
 		{"T4 shift", "0 0 * * *", "America/Santiago", Rules{Gap: GapShift}, "2026-09-05T12:00:00Z", "2026-09-06T04:00:00Z 2026-09-07T03:00:00Z"},
 		{"T4 skip", "0 0 * * *", "America/Santiago", Rules{Gap: GapSkip}, "2026-09-05T12:00:00Z", "2026-09-07T03:00:00Z"},
@@ -170,6 +177,9 @@ func TestExclusions(t *testing.T) {
 		{"seconds", Spec{Lines: []string{"*/20 0 9 * * *"}, Exclude: Exclusions{Lines: []string{"0 0 9 * * *"}}},
 			[]string{"2026-12-22T09:00:20Z", "2026-12-22T09:00:40Z", "2026-12-23T09:00:20Z"}},
 		{"decades", Spec{Lines: []string{"* * * * * *"}, Exclude: Exclusions{Dates: []string{"2026-01-01..2199-12-30"}}}, []string{"2199-12-31T00:00:00Z"}},
+		// January and October 2026 have the same shape; what covers the one leaves the other.
+		{"months of one shape", Spec{Lines: []string{"0 0 * 1,10 *"}, Exclude: Exclusions{Lines: []string{"* * * 1 *", "* * 31 * *"}}, Start: instant(t, "2026-01-01T00:00:00Z")},
+			[]string{"2027-10-01T00:00:00Z"}},
 		{"decades of covered days", Spec{Lines: []string{"* * * * * *"}, Exclude: Exclusions{Lines: []string{"* 0-11 * * *", "* 12-23 * * *", "* * * 2 *"}}}, []string{"none"}},
 	} {
 		c.spec.Zone = "UTC"

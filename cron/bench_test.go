@@ -29,6 +29,7 @@ func worst(t testing.TB) map[string]Spec {
 	}
 	// Every day for ever looked at and found covered, by other lines on each kind of day.
 	covering := []string{"* 0-11 */2 * *", "* 12-23 */2 * *", "* 0-11 */3 * *", "* 12-23 */3 * *"}
+	bySeconds := []string{"0-29 * * */2 * *", "30-59 * * */2 * *", "0-29 * * */3 * *", "30-59 * * */3 * *"}
 	byYears := []string{"* * 0-11 * * *", "* 6-11 * * *", "* * 12-23 * * * */2", "* * 9-23 * * * 1971-2197/2"}
 	return map[string]Spec{
 		"leap-monday":      {Lines: lines(MaxLines, "0 0 * 2 MON#5"), Zone: "America/New_York"},
@@ -38,6 +39,7 @@ func worst(t testing.TB) map[string]Spec {
 		"covered-days": {Lines: append(lines(MaxLines-1, "* * * 1-11 * *"), "0 0 1 12 *"), Zone: "America/New_York",
 			Exclude: Exclusions{Lines: []string{"* * * 1-11 *"}}},
 		"covered-minutes":  {Lines: append(lines(MaxLines-1, "* * */6,4 * *"), "0 0 0 2 12 ? 2199"), Zone: "America/New_York", Exclude: Exclusions{Lines: covering}},
+		"covered-seconds":  {Lines: append(lines(MaxLines-1, "* * * */6,4 * *"), "0 0 0 2 12 ? 2199"), Zone: "America/New_York", Exclude: Exclusions{Lines: bySeconds}},
 		"covered-by-years": {Lines: append(lines(MaxLines-1, "* * */6,4 * *"), "0 0 12 2 12 ? 2199"), Zone: "America/New_York", Exclude: Exclusions{Lines: byYears}},
 		"last-year":        {Lines: lines(MaxLines, "0 0 31 12 *"), Zone: "America/New_York", Exclude: Exclusions{Lines: []string{"* * * * * * 1971-2198"}}},
 	}

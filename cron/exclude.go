@@ -164,12 +164,21 @@ func (x *exclusions) linesOn(i, d int) uint8 {
 	return on
 }
 
-// secondsAt are the seconds of a minute that the patterns in on exclude.
-func (x *exclusions) secondsAt(on uint8, hour, minute int) uint64 {
+// atHour are those of the patterns in lines that name an hour.
+func (x *exclusions) atHour(lines uint8, hour int) uint8 {
+	for rest := lines; rest != 0; rest &= rest - 1 {
+		if n := bits.TrailingZeros8(rest); x.lines[n].hours>>hour&1 == 0 {
+			lines &^= 1 << n
+		}
+	}
+	return lines
+}
+
+// secondsAt are the seconds of a minute that the patterns in lines exclude, all of which name the hour.
+func (x *exclusions) secondsAt(lines uint8, minute int) uint64 {
 	var mask uint64
-	for ; on != 0; on &= on - 1 {
-		p := &x.lines[bits.TrailingZeros8(on)]
-		if p.hours>>hour&1 != 0 && p.minutes>>minute&1 != 0 {
+	for ; lines != 0; lines &= lines - 1 {
+		if p := &x.lines[bits.TrailingZeros8(lines)]; p.minutes>>minute&1 != 0 {
 			mask |= p.seconds
 		}
 	}

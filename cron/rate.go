@@ -59,6 +59,10 @@ func (s *Schedule) countDay(lines uint16, on uint8) int {
 	}
 	count := 0
 	for h := range 24 {
+		var inHour uint8
+		if on != 0 {
+			inHour = s.exclude.atHour(on, h)
+		}
 		for m := range 60 {
 			var seconds uint64
 			for rest := lines; rest != 0; rest &= rest - 1 {
@@ -66,8 +70,8 @@ func (s *Schedule) countDay(lines uint16, on uint8) int {
 					seconds |= p.seconds
 				}
 			}
-			if seconds != 0 && on != 0 {
-				seconds &^= s.exclude.secondsAt(on, h, m)
+			if seconds != 0 && inHour != 0 {
+				seconds &^= s.exclude.secondsAt(inHour, m)
 			}
 			count += bits.OnesCount64(seconds)
 		}

@@ -8,7 +8,7 @@ import (
 
 // Bounds on a schedule. With them an answer takes at most about a millisecond.
 const (
-	MaxLines         = 8
+	MaxLines         = 16
 	MaxExcludedLines = 4
 	MaxExcludedDates = 400
 )

@@ -227,7 +227,7 @@ func TestCompileErrors(t *testing.T) {
 		says string
 	}{
 		{Spec{Zone: "UTC"}, "0 lines"},
-		{Spec{Lines: make([]string, MaxLines+1), Zone: "UTC"}, "1 to 8"},
+		{Spec{Lines: make([]string, MaxLines+1), Zone: "UTC"}, "1 to 16"},
 		{Spec{Lines: []string{"0 0 * * *", "0 0 31 2 *"}, Zone: "UTC"}, "cron[1]: "},
 		{Spec{Lines: day}, `zone "" is unknown`},
 		{Spec{Lines: day, Zone: "Mars/Olympus"}, "unknown"},

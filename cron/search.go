@@ -9,10 +9,10 @@ type search struct {
 	x *exclusions
 
 	// What follows bounds the search where excluding lines leave nothing of many days: no day is looked through twice for
-	// the same reason. covered has bit n if the set n of lines (by their bits) is known to leave nothing of a day, and skip
-	// what that means for months of a shape.
-	covered uint16
-	skip    [shapes][2]skip
+	// the same reason. covered has bit n if the set n of lines (by their bits) is known to leave nothing of a day,
+	// coveredHours the same of an hour that they name, and skip what that means for months of a shape.
+	covered, coveredHours uint16
+	skip                  [shapes][2]skip
 	// masks are the days of the excluding lines in the month looked at.
 	masks [MaxExcludedLines]uint32
 }
@@ -104,14 +104,37 @@ func (s *search) timeFrom(i, d, second int) (int, bool) {
 
 // freeFrom is the first time of day at or after second that the excluding lines leave.
 func (s *search) freeFrom(lines uint8, second int) (int, bool) {
-	for t := second; t < daySeconds; t = (t/60 + 1) * 60 {
-		var ok bool
-		if t, ok = s.p.timeFrom(t); !ok {
-			break
+	for h := second / 3600; h < 24; h++ {
+		if s.p.hours>>h&1 == 0 {
+			continue
 		}
-		free := s.p.seconds &^ s.x.secondsAt(lines, t/3600, t/60%60) >> (t % 60)
+		inHour := s.x.atHour(lines, h)
+		if s.coveredHours>>inHour&1 != 0 {
+			continue
+		}
+		from := max(second-h*3600, 0)
+		if t, ok := s.freeInHour(inHour, from); ok {
+			return h*3600 + t, true
+		}
+		if from == 0 {
+			s.coveredHours |= 1 << inHour
+		}
+	}
+	return 0, false
+}
+
+// freeInHour is the first second of an hour at or after second that lines, which all name the hour, leave.
+func (s *search) freeInHour(lines uint8, second int) (int, bool) {
+	for m := second / 60; m < 60; m++ {
+		if s.p.minutes>>m&1 == 0 {
+			continue
+		}
+		free := s.p.seconds &^ s.x.secondsAt(lines, m)
+		if m == second/60 {
+			free &^= 1<<(second%60) - 1
+		}
 		if free != 0 {
-			return t + bits.TrailingZeros64(free), true
+			return m*60 + bits.TrailingZeros64(free), true
 		}
 	}
 	return 0, false

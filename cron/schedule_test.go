@@ -86,6 +86,22 @@ func TestCases(t *testing.T) {
 			"2026-03-08T05:00:00Z 2026-03-08T07:00:00Z 2026-03-08T08:00:00Z 2026-03-08T10:00:00Z"},
 		{"every two hours, autumn", "0 1-23/2 * * *", "America/New_York", Rules{}, "2026-11-01T04:00:00Z",
 			"2026-11-01T05:00:00Z 2026-11-01T06:00:00Z 2026-11-01T08:00:00Z"},
+		// The tables of docs/schedules.md.
+		{"hourly, spring", "0 * * * *", "America/New_York", Rules{}, "2026-03-08T05:59:00Z", "2026-03-08T06:00:00Z 2026-03-08T07:00:00Z 2026-03-08T08:00:00Z"},
+		{"hourly, autumn", "0 * * * *", "America/New_York", Rules{}, "2026-11-01T04:59:00Z", "2026-11-01T05:00:00Z 2026-11-01T06:00:00Z 2026-11-01T07:00:00Z"},
+		{"even hours, autumn", "0 */2 * * *", "America/New_York", Rules{}, "2026-11-01T03:59:00Z", "2026-11-01T04:00:00Z 2026-11-01T07:00:00Z 2026-11-01T09:00:00Z"},
+		{"half past even hours, spring", "30 */2 * * *", "America/New_York", Rules{}, "2026-03-08T05:00:00Z",
+			"2026-03-08T05:30:00Z 2026-03-08T07:30:00Z 2026-03-08T08:30:00Z 2026-03-08T10:30:00Z"},
+		{"half past even hours, autumn", "30 */2 * * *", "America/New_York", Rules{}, "2026-11-01T04:00:00Z", "2026-11-01T04:30:00Z 2026-11-01T07:30:00Z 2026-11-01T09:30:00Z"},
+		{"odd hours, spring", "0 1-23/2 * * *", "America/New_York", Rules{}, "2026-03-08T05:00:00Z", "2026-03-08T06:00:00Z 2026-03-08T07:00:00Z 2026-03-08T09:00:00Z"},
+		{"every six hours, spring", "0 */6 * * *", "America/New_York", Rules{}, "2026-03-08T04:00:00Z", "2026-03-08T05:00:00Z 2026-03-08T10:00:00Z"},
+		{"every six hours, autumn", "0 */6 * * *", "America/New_York", Rules{}, "2026-11-01T03:00:00Z", "2026-11-01T04:00:00Z 2026-11-01T11:00:00Z"},
+		{"hourly where half an hour comes twice", "0 * * * *", "Australia/Lord_Howe", Rules{}, "2026-04-04T13:30:00Z",
+			"2026-04-04T14:00:00Z 2026-04-04T15:30:00Z 2026-04-04T16:30:00Z"},
+		{"a step of minutes in a fixed hour", "*/15 2 * * *", "America/New_York", Rules{}, "2026-03-08T00:00:00Z", "2026-03-08T07:00:00Z 2026-03-09T06:00:00Z"},
+		{"the day that Apia left out", "0 9 30 * *", "Pacific/Apia", Rules{}, "2011-12-01T00:00:00Z", "2011-12-30T10:00:00Z 2012-01-29T19:00:00Z"},
+		{"either day field", "0 0 13 * FRI", "UTC", Rules{}, "2026-02-01T00:00:00Z", "2026-02-06T00:00:00Z 2026-02-13T00:00:00Z 2026-02-20T00:00:00Z 2026-02-27T00:00:00Z 2026-03-06T00:00:00Z 2026-03-13T00:00:00Z"},
+		{"a step restricts", "0 0 */2 * MON", "UTC", Rules{}, "2026-02-01T00:00:00Z", "2026-02-02T00:00:00Z 2026-02-03T00:00:00Z 2026-02-05T00:00:00Z 2026-02-07T00:00:00Z 2026-02-09T00:00:00Z"},
 		{"hourly where half an hour is left out", "0 * * * *", "Australia/Lord_Howe", Rules{}, "2026-10-03T14:00:00Z",
 			"2026-10-03T14:30:00Z 2026-10-03T15:30:00Z 2026-10-03T16:00:00Z 2026-10-03T17:00:00Z"},
 		{"hourly on weekdays, where a Friday is left out", "0 */12 * * MON-FRI", "Pacific/Apia", Rules{}, "2011-12-29T12:00:00Z",
@@ -95,6 +111,21 @@ func TestCases(t *testing.T) {
 		want := strings.Fields(c.want)
 		if got := nexts(s, instant(t, c.after), len(want)); !slices.Equal(got, want) {
 			t.Errorf("%s: %q in %s after %s:\n got %v\nwant %v", c.id, c.line, c.zone, c.after, got, want)
+		}
+	}
+}
+
+// TestRefused are the cases that are refused: T5, and of T9 the zones in front of patterns and the unknown zone.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct{ id, line, zone string }{
+		{"T5", "0 0 31 2 *", "UTC"},
+		{"T9 a zone with nothing after it", "TZ=UTC", "UTC"},
+		{"T9 a zone before an interval", "TZ=UTC @every 5m", "UTC"},
+		{"T9 unknown zone", "0 9 * * *", "Europe/Atlantis"},
+		{"T9 no zone", "0 9 * * *", ""},
+	} {
+		if s, err := Compile(Spec{Lines: []string{c.line}, Zone: c.zone}); err == nil || s != nil {
+			t.Errorf("%s: accepted", c.id)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func newZone(name string, location *time.Location) *Zone {
 		case end.IsZero() || end.After(last):
 			end = last
 		case !end.After(at):
-			// By go1.26 a leap year under a rule for all years ends 365 days after its begin, and its last day as well.
+			// golang.org/issue/81583: on the last day of a leap year the end may lie in the past.
 			end = at.Add(time.Hour)
 		}
 		next := segment{at.Unix(), end.Unix(), int64(offset)}

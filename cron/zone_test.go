@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -112,6 +113,25 @@ func TestTheMachinesZonesHaveNoInfluence(t *testing.T) {
 	if got := o.At.Format(time.RFC3339); got != "2026-06-01T19:00:00Z" || o.Local.String() != "2026-06-01 09:00:00" {
 		t.Errorf("next is %s, local %v", got, o.Local)
 	}
+}
+
+// TestZonesAreSafeForConcurrentUse is for the race detector.
+func TestZonesAreSafeForConcurrentUse(t *testing.T) {
+	var wait sync.WaitGroup
+	for range 4 {
+		wait.Go(func() {
+			for _, name := range jumpyZones {
+				zones.Delete(name)
+				s, err := Compile(Spec{Lines: []string{"30 2 * * *"}, Zone: name})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				s.Next(time.Date(2026, 3, 7, 0, 0, 0, 0, time.UTC))
+			}
+		})
+	}
+	wait.Wait()
 }
 
 func TestUnknownZones(t *testing.T) {

@@ -121,20 +121,20 @@ func (l *link) connect() (conn net.Conn, addr string, err error) {
 	l.t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(l.ctx, dialTimeout)
 	defer cancel()
-	conn, err = l.t.cfg.dial(ctx, addr)
+	dialed, err := l.t.cfg.dial(ctx, addr)
 	if err != nil {
 		return nil, addr, fmt.Errorf("dial: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { cut(conn) })
-	err = l.greet(conn)
+	stop := context.AfterFunc(ctx, func() { cut(dialed) }) // it may run after the return
+	err = l.greet(dialed)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		cut(conn)
+		cut(dialed)
 		return nil, addr, err
 	}
-	return conn, addr, nil
+	return dialed, addr, nil
 }
 
 func (l *link) greet(conn net.Conn) error {

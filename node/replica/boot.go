@@ -56,11 +56,7 @@ func Bootstrap(engine store.Engine, seeds []Seed) error {
 		if exists {
 			return fmt.Errorf("bootstrap shard %d: it already stands on this store", s.Shard)
 		}
-		conf := &raftpb.ConfState{Voters: slices.Clone(s.Voters)}
-		b.Set(rowKey(s.Shard, fsm.KindConfState), encodeIdentity(identity{id: s.ID, conf: conf, gen: 1}))
-		b.Set(rowKey(s.Shard, fsm.KindHardState), encodeHardState(hardState{term: groupStart.term}))
-		b.Set(rowKey(s.Shard, fsm.KindApplied), encodeApplied(appliedState{position: groupStart}))
-		b.Set(rowKey(s.Shard, fsm.KindTruncated), encodePosition(groupStart))
+		s.write(b)
 	}
 	wait, err := engine.Commit(b, true)
 	if err == nil {
@@ -70,6 +66,14 @@ func Bootstrap(engine store.Engine, seeds []Seed) error {
 		return fmt.Errorf("bootstrap shards: %w", err)
 	}
 	return nil
+}
+
+func (s Seed) write(b store.Batch) {
+	conf := &raftpb.ConfState{Voters: slices.Clone(s.Voters)}
+	b.Set(rowKey(s.Shard, fsm.KindConfState), encodeIdentity(identity{id: s.ID, conf: conf, gen: 1}))
+	b.Set(rowKey(s.Shard, fsm.KindHardState), encodeHardState(hardState{term: groupStart.term}))
+	b.Set(rowKey(s.Shard, fsm.KindApplied), encodeApplied(appliedState{position: groupStart}))
+	b.Set(rowKey(s.Shard, fsm.KindTruncated), encodePosition(groupStart))
 }
 
 // Load reads a shard's replica; ok is false if none stands on this store. Of one whose removal a crash interrupted it deletes

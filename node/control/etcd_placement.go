@@ -31,9 +31,10 @@ func (p *Etcd) Stores(ctx context.Context) ([]StoreRecord, error) {
 	return stores, nil
 }
 
-func readStores() []clientv3.Op {
+func readStores(options ...clientv3.OpOption) []clientv3.Op {
 	return []clientv3.Op{
-		clientv3.OpGet(keyNodes, clientv3.WithPrefix()), clientv3.OpGet(keyLive, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(keyNodes, append(options, clientv3.WithPrefix())...),
+		clientv3.OpGet(keyLive, append(options, clientv3.WithPrefix(), clientv3.WithKeysOnly())...),
 	}
 }
 
@@ -58,19 +59,23 @@ func decodeStores(answers []*pb.ResponseOp) (stores []StoreRecord, err error) {
 func (p *Etcd) Placement(ctx context.Context) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	ops := readStores()
-	for _, prefix := range []string{keyShards, keyActual, keyLeaders} {
-		ops = append(ops, clientv3.OpGet(prefix, clientv3.WithPrefix()))
-	}
-	response, err := p.client.Txn(ctx).Then(ops...).Commit()
-	if err != nil {
-		return View{}, fmt.Errorf("read placement: %w", unavailable(err))
-	}
-	v, err := decodePlacement(response.Responses)
+	v, err := readPlacement(ctx, p.client)
 	if err != nil {
 		return View{}, fmt.Errorf("read placement: %w", err)
 	}
 	return v, nil
+}
+
+func readPlacement(ctx context.Context, client *clientv3.Client, options ...clientv3.OpOption) (View, error) {
+	ops := readStores(options...)
+	for _, prefix := range []string{keyShards, keyActual, keyLeaders} {
+		ops = append(ops, clientv3.OpGet(prefix, append(options, clientv3.WithPrefix())...))
+	}
+	response, err := client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return View{}, unavailable(err)
+	}
+	return decodePlacement(response.Responses)
 }
 
 func decodePlacement(answers []*pb.ResponseOp) (View, error) {

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/carillon-scheduler/carillon/fsm"
@@ -71,8 +72,10 @@ func (n *Node) runReplicas(ctx context.Context) error {
 }
 
 // fatal ends the process: the store cannot vouch for what it would answer from here on, and its locks may be held.
-func (n *Node) fatal(err error) {
-	n.logger.Error("the store has failed; the process ends", "error", err)
+func (n *Node) fatal(err error) { fatal(n.logger, err) }
+
+func fatal(logger *slog.Logger, err error) {
+	logger.Error("the store has failed; the process ends", "error", err)
 	os.Exit(exitStoreFailed)
 }
 

@@ -32,6 +32,7 @@ const (
 	etcdDir    = "etcd"
 	pebbleDir  = "pebble"
 	tlsDir     = "tls"
+	rescueFile = "RESCUE"
 )
 
 var (
@@ -43,6 +44,9 @@ var (
 	ErrShardsLost = errors.New("the shards of the store are lost")
 	// ErrIdentLost: the data directory holds data, but not whose. To guess could let two stores be one.
 	ErrIdentLost = errors.New("identity of the store is lost")
+	// ErrRescueBegun: a rescue of the data directory has begun and not ended. What it holds is half of one cluster and half of
+	// another.
+	ErrRescueBegun = errors.New("a rescue has begun in it and not ended")
 )
 
 // Ident is who a store is. It stands on the disk and nowhere else: a wiped disk is a new store.
@@ -79,12 +83,38 @@ type DataDir struct {
 //	etcd/   the control plane's member
 //	tls/    the certificate that this start shows to other nodes
 //	pebble/ the shards
+//	RESCUE  there while a rescue is not done
 func OpenDataDir(path, name string) (*DataDir, error) {
 	d := &DataDir{path: path}
 	if err := d.open(name); err != nil {
 		return nil, errors.Join(fmt.Errorf("open data directory %s: %w", path, err), d.Close())
 	}
 	return d, nil
+}
+
+// openStanding locks a directory that a node has run on, as it stands: it counts no start.
+func openStanding(path string) (*DataDir, error) {
+	d := &DataDir{path: path}
+	if err := d.openStanding(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open data directory %s: %w", path, err), d.Close())
+	}
+	return d, nil
+}
+
+func (d *DataDir) openStanding() (err error) {
+	for _, name := range []string{formatFile, identFile} {
+		if !isFile(d.file(name)) {
+			return fmt.Errorf("it has no file %s: no node has run on it", name)
+		}
+	}
+	if err := d.takeLock(); err != nil {
+		return err
+	}
+	if err := d.checkFormat(); err != nil {
+		return err
+	}
+	d.ident, err = d.readIdent()
+	return err
 }
 
 func (d *DataDir) open(name string) error {
@@ -100,6 +130,9 @@ func (d *DataDir) open(name string) error {
 	}
 	if err := d.checkFormat(); err != nil {
 		return err
+	}
+	if d.rescueBegun() {
+		return fmt.Errorf("%w; finish it: carillon cluster rescue --data %s", ErrRescueBegun, d.path)
 	}
 	ident, err := d.readIdent()
 	if err != nil {
@@ -167,6 +200,20 @@ func (d *DataDir) Adopt(clusterID string) error {
 	}
 	return nil
 }
+
+// beginRescue notes durably that no node may start on the directory until endRescue.
+func (d *DataDir) beginRescue() error {
+	return d.writeFile(rescueFile, []byte("carillon cluster rescue has begun here and has to be finished\n"))
+}
+
+func (d *DataDir) endRescue() error {
+	if err := os.Remove(d.file(rescueFile)); err != nil {
+		return err
+	}
+	return syncDir(d.path)
+}
+
+func (d *DataDir) rescueBegun() bool { return isFile(d.file(rescueFile)) }
 
 func (d *DataDir) replaceIdent(ident Ident) error {
 	if err := d.writeFile(identFile, ident.encode()); err != nil {

@@ -21,6 +21,7 @@ func (p *program) clusterCommand() *cli.Command {
 				Flags: []cli.Flag{&cli.BoolFlag{Name: "shards", Usage: "show every shard as well"}},
 			}, p.clusterStatus),
 			p.verifyCommand(),
+			p.rescueCommand(),
 			p.clusterLocalCommand(),
 		}, p.operateCommands()...),
 	}

@@ -46,7 +46,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitNotFound
 	case errors.Is(err, client.ErrAlreadyExists), errors.Is(err, client.ErrVersionConflict):
 		return exitConflict
-	case errors.Is(err, client.ErrFailedPrecondition):
+	case errors.Is(err, client.ErrFailedPrecondition), errors.Is(err, node.ErrNoRescue):
 		return exitPrecondition
 	case errors.Is(err, client.ErrUnauthenticated), errors.Is(err, client.ErrPermissionDenied):
 		return exitDenied

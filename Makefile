@@ -37,7 +37,7 @@ integration: ## run only the tests with real processes
 
 SIM_FOR ?= 60s
 sim: ## play a whole cluster in one goroutine under trouble, over fresh seeds for SIM_FOR
-	SIM_FOR=$(SIM_FOR) $(GO) test -count=1 -timeout 24h -v -run 'TestSim$$' ./integration/sim
+	SIM_FOR=$(SIM_FOR) $(GO) test -count=1 -timeout 24h -v -run 'TestSim$$' ./integration/sim $(SIM_ARGS)
 
 drills: ## run the crash drills in their long form
 	CARILLON_DRILL=10m $(GO) test -count=1 -timeout 60m -v -run 'Crash|Drill' ./integration/...

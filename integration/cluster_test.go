@@ -202,8 +202,9 @@ type ticker struct {
 	stop   context.CancelFunc
 	group  errgroup.Group
 
-	mu    sync.Mutex
-	early int
+	mu sync.Mutex
+	// delivered and early count deliveries.
+	delivered, early int
 	// worst is the highest lateness of a first delivery since it was last asked for, worstID whose that was.
 	worst   time.Duration
 	worstID string
@@ -250,6 +251,7 @@ func (k *ticker) work(ctx context.Context, addrs []string) error {
 	}, func(_ context.Context, e *client.Execution) ([]byte, error) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
+		k.delivered++
 		late := e.ReceivedTime.Sub(e.NominalTime)
 		if late < 0 {
 			k.early++

@@ -180,3 +180,63 @@ func TestAStoreWithShardsFormsNoCluster(t *testing.T) {
 		t.Errorf("it ended with code %d, must say that its control plane's data is gone\n%s", code, first.log)
 	}
 }
+
+// Two of etcd's three voters are lost in a cluster of five: shards that have a majority elsewhere fail over and fire without the
+// control plane; the others stop and resume when the nodes are back.
+func TestDrillEtcdQuorumIsLostInFive(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 3, "--shards", "10")
+	f.nodes[0].awaitStatus(20*time.Second, "three voters everywhere", whole)
+	f.join(f.nodes[0])
+	last := f.join(f.nodes[0])
+	last.awaitStatus(60*time.Second, "replicas are spread over five", func(c *carillonv1.GetClusterResponse) bool {
+		return len(c.GetNodes()) == 5 && whole(c) && spread(c)
+	})
+	d := f.drill(30)
+	for i, end := 0, time.Now().Add(drillLength(t, 0)); i < 1 || time.Now().Before(end); i++ {
+		pause(t, time.Second)
+		d.gap("before", failoverLimit)
+		both := func(s *carillonv1.Shard) bool {
+			return slices.Contains(s.GetReplicas(), "n1") && slices.Contains(s.GetReplicas(), "n2")
+		}
+		stopped := 0
+		for _, s := range last.status().GetShards() {
+			if both(s) {
+				stopped++
+			}
+		}
+		for _, s := range f.nodes[:2] {
+			s.kill()
+		}
+		last.awaitStatus(15*time.Second, "the shards with a majority are led", func(c *carillonv1.GetClusterResponse) bool {
+			return !slices.ContainsFunc(c.GetShards(), func(s *carillonv1.Shard) bool {
+				return !both(s) && (!s.GetEstablished() || s.GetLeader() == "n1" || s.GetLeader() == "n2")
+			})
+		})
+		before := d.k.count()
+		pause(t, 5*time.Second)
+		d.gap(fmt.Sprintf("etcd's quorum and %d of 10 shards are lost", stopped), failoverLimit)
+		if n := d.k.count() - before; stopped < 10 && n == 0 {
+			t.Error("nothing is fired without the control plane")
+		}
+		for _, s := range f.nodes[:2] {
+			s.launch()
+		}
+		for _, s := range f.nodes[:2] {
+			if err := s.waitReady(60 * time.Second); err != nil {
+				t.Fatalf("%s is not ready: %v\n%s", s.addr, err, s.log)
+			}
+		}
+		d.awaitWhole(last, 60*time.Second)
+		pause(t, 2*time.Second)
+		t.Logf("gap in firing, of the shards that had no majority: %v", d.k.lateness().Round(time.Millisecond))
+	}
+	d.end()
+}
+
+// count is how many executions were delivered so far.
+func (k *ticker) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.delivered
+}

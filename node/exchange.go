@@ -86,15 +86,15 @@ func (n *Node) interested() { n.interestGrown.poke() }
 
 // tellInterest keeps the other nodes informed of what polls wait for here.
 func (n *Node) tellInterest(ctx context.Context) error {
-	tick := time.NewTicker(interestEvery)
-	defer tick.Stop()
+	again := time.NewTimer(interestEvery) // it stands still while there is nothing to tell
+	defer again.Stop()
 	told := true // that there is nothing
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.interestGrown:
-		case <-tick.C:
+		case <-again.C:
 		}
 		queues := n.poller.Interest()
 		if len(queues) == 0 && told {
@@ -105,6 +105,7 @@ func (n *Node) tellInterest(ctx context.Context) error {
 		for _, store := range n.inner.others() {
 			n.inner.transport.SendMessage(store, messageInterest, payload)
 		}
+		again.Reset(interestEvery)
 	}
 }
 

@@ -31,6 +31,8 @@ type node struct {
 	life int
 	// pausedUntil: it stands still until then. offset is by how much its disciplined clock is wrong.
 	pausedUntil, offset int64
+	// frozen is what has come up meanwhile.
+	frozen []func()
 	// syncDelay is the longest a sync takes; failed: the disk answers nothing but errors; full: it will until there is room.
 	syncDelay    int64
 	failed, full bool
@@ -76,12 +78,24 @@ func (n *node) after(d int64, do func()) {
 		switch {
 		case n.life != life || n.core == nil:
 		case n.pausedUntil > n.c.now:
-			n.c.after(n.pausedUntil-n.c.now, run)
+			n.frozen = append(n.frozen, run)
 		default:
 			do()
 		}
 	}
 	n.c.after(d, run)
+}
+
+// thaw lets what has come up while the node stood still happen.
+func (n *node) thaw() {
+	if n.pausedUntil > n.c.now {
+		return
+	}
+	due := n.frozen
+	n.frozen = nil
+	for _, run := range due {
+		run()
+	}
 }
 
 // every lets something happen on the node again and again.

@@ -11,10 +11,10 @@ import (
 )
 
 // Bounds of L1: how long after the end of the trouble every shard is served, nothing is due for longer than dueWithin, and
-// everything has come to its end. L1 wants shards served within 3 s; here a cluster may have lost all but two voters of three
-// just before, which then split their votes, more than once (docs/simulation.md).
+// everything has come to its end. L1 wants shards served within 3 s, which nearly all are: raft's own timeout, up to 2 s, the
+// votes, and the pause of a node that has lost its disk just before, one after the other, may take a little longer.
 const (
-	ledWithin   = 10 * second
+	ledWithin   = 4 * second
 	dueWithin   = 5 * second
 	endedWithin = 240 * second
 )
@@ -28,7 +28,11 @@ func (c *cluster) settle() {
 	clear(c.plane.cut)
 	for _, n := range c.nodes {
 		n.pausedUntil, n.syncDelay, n.full = 0, 2*millisecond, false
+		if n.failed && n.core != nil {
+			n.stopped(errDisk) // it would notice later, and be down when the trouble is over
+		}
 		n.start()
+		n.thaw()
 	}
 	// L2: the shards do not need the control plane to go on. What they need it for is counted from when it is back.
 	if c.cfg.Seed%4 != 0 || c.cfg.Quiet {

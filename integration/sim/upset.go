@@ -87,6 +87,7 @@ func (c *cluster) pause(n *node) {
 		length = c.between(second, 8*second)
 	}
 	n.pausedUntil = c.now + length
+	c.after(length, n.thaw)
 }
 
 // cutOff cuts a node off from one other or from all, in one direction or both, and heals it after a while.

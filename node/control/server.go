@@ -50,9 +50,10 @@ const (
 	// readyTimeout bounds the start of a lone member. With others it may have to wait for them, however long.
 	readyTimeout = 30 * time.Second
 
-	// A member among others: etcd is not in the way of a shard's failover, so that stability is worth more than haste.
-	memberTickMS     = 100
-	memberElectionMS = 1000
+	// A member among others: etcd is not in the way of a shard's failover, so that stability and an idle node's rest are worth
+	// more than haste.
+	memberTickMS     = 250
+	memberElectionMS = 2500
 	// loneURL stands in the record of a member that nobody can reach. A second one comes only after SetPeerURL.
 	loneURL = "http://127.0.0.1:1"
 )

@@ -115,7 +115,7 @@ func (p *suspicion) verdict(now, counting time.Time) string {
 	switch quiet := now.Sub(last); {
 	case quiet >= silent:
 		return fmt.Sprintf("it has been silent for %s", quiet.Round(time.Millisecond))
-	case p.deaf >= silent && now.Sub(counting) > p.deaf: // else the silence was this process's own
+	case p.deaf >= silent && (p.suspect || now.Sub(counting) > p.deaf): // else the silence was this process's own
 		return fmt.Sprintf("it has not heard this node for %s", p.deaf.Round(time.Millisecond))
 	case p.turnAge > age:
 		return fmt.Sprintf("its loop has stood still for %s", p.turnAge.Round(time.Millisecond))

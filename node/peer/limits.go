@@ -63,7 +63,7 @@ const (
 const (
 	beatInterval = 200 * time.Millisecond
 	// checkInterval is how often the peers are looked at: a suspicion is at most that late.
-	checkInterval = 50 * time.Millisecond
+	checkInterval = 100 * time.Millisecond
 	// silentLimit is how long a peer may be silent before it is suspect.
 	silentLimit = time.Second
 	// ageLimit is how old its loop's last turn and its last sync may be.

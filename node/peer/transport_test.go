@@ -132,7 +132,8 @@ func TestDeadConnectionIsReplaced(t *testing.T) {
 		f.loseAll()
 		elapse(silentLimit + 2*checkInterval)
 		a.saying("b suspect")
-		elapse(proofTimeout - silentLimit + redialMin + 2*beatInterval)
+		// Each is heard again over its own new connection, at about the same time.
+		elapse(proofTimeout - silentLimit + redialMax + 2*beatInterval)
 		a.saying("b alive")
 		a.Send(frameOf("b", "over the new connection"))
 		elapse(time.Millisecond)

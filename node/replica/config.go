@@ -37,8 +37,10 @@ const (
 	// TickInterval is how often Tick is due while NeedsTick.
 	TickInterval = 100 * time.Millisecond
 
-	electionTicks  = 10
-	heartbeatTicks = 2
+	electionTicks = 10
+	// heartbeatTicks: a lost leader is seen by the beats of its node, not by these. All leaders of a store send theirs with the
+	// same tick, so that an idle store wakes its peers seldom.
+	heartbeatTicks = 3
 	// leaseWaitTicks is how long a fresh leader waits for the control plane before it goes on under raft alone.
 	leaseWaitTicks = 3
 	// leaseRetryTicks is how often a degraded leader asks the control plane again.

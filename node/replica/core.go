@@ -28,6 +28,8 @@ type Core struct {
 	out      Turn
 	readSeq  uint64
 	stopping bool
+	// ticks since the start.
+	ticks int
 	// nowMS is the stamp of the last turn.
 	nowMS int64
 	// acceptedMS is the stamp of the last turn that found accepted work waiting.
@@ -218,6 +220,7 @@ func (c *Core) release(rs responses) {
 // Tick lets TickInterval pass for the replicas that need it.
 func (c *Core) Tick() {
 	defer c.noteStorageError()
+	c.ticks++
 	for _, r := range c.all {
 		if r.needsTick() {
 			r.tick()

@@ -71,7 +71,7 @@ type Host struct {
 	durable chan synced
 	// imports are received snapshots to be installed or aborted.
 	imports chan importJob
-	// turned has a token when there has been a turn since the engine was last asked how it keeps up.
+	// turned has a token when a turn has written something since the engine was last asked how it keeps up.
 	turned chan struct{}
 	// syncing is since when a sync is awaited, counted from began on the monotonic clock; 0: none is.
 	syncing atomic.Int64

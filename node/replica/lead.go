@@ -26,6 +26,8 @@ type leadership struct {
 	lease leaseState
 	// ticks since it began, and when the control plane was last asked.
 	ticks, askedAt int
+	// heard is for each replica the last of the ticks at which raft had heard of it. raft forgets that with each election timeout.
+	heard map[uint64]int
 	// startProposed and started: its first entry is in the log, is applied.
 	startProposed, started bool
 	// established: it serves.
@@ -35,9 +37,13 @@ type leadership struct {
 // noteSoftState follows raft's elections.
 func (c *Core) noteSoftState(r *replica, s raft.SoftState) {
 	r.soft = s
-	if s.Lead != raft.None {
+	switch {
+	case s.Lead != raft.None:
 		c.stopStanding(r)
+	case !r.campaigned && (s.RaftState == raft.StatePreCandidate || s.RaftState == raft.StateCandidate):
+		c.standAgain(r)
 	}
+	r.campaigned = false
 	leads := s.RaftState == raft.StateLeader
 	if r.lead != nil && (!leads || r.lead.term != r.hard.term) {
 		c.stepDown(r)
@@ -48,9 +54,10 @@ func (c *Core) noteSoftState(r *replica, s raft.SoftState) {
 }
 
 func (c *Core) takeLead(r *replica) {
-	r.lead = &leadership{term: r.hard.term}
+	r.lead = &leadership{term: r.hard.term, heard: map[uint64]int{}}
 	r.members.told, r.members.changeIn, r.members.caughtUp, r.members.seals = 0, 0, nil, 0
 	r.campaignIn = -1
+	r.skipTicks = (heartbeatTicks - c.ticks%heartbeatTicks) % heartbeatTicks
 	c.counters.LeadershipsGained++
 	if r.lead.term <= r.floor {
 		c.giveUp(r)

@@ -130,9 +130,11 @@ func (h *Host) turn() error {
 	if h.cfg.Hooks.Turn != nil {
 		h.cfg.Hooks.Turn(time.Since(began))
 	}
-	select {
-	case h.turned <- struct{}{}:
-	default:
+	if turn.Wait != nil { // something was written
+		select {
+		case h.turned <- struct{}{}:
+		default:
+		}
 	}
 	return nil
 }

@@ -242,7 +242,7 @@ func (c *Core) anySuspect(r *replica) bool {
 func (r *replica) allCaughtUp(learners []uint64) bool {
 	return !slices.ContainsFunc(learners, func(id uint64) bool {
 		pr, ok := r.progress(id)
-		return !ok || !pr.RecentActive || r.members.caughtUp[id] < caughtUpTicks
+		return !ok || !pr.RecentActive && !r.lead.heardOf(id) || r.members.caughtUp[id] < caughtUpTicks
 	})
 }
 

@@ -31,16 +31,18 @@ func (c *Core) SetPressure(percent int) {
 	}
 }
 
-// watchPressure asks the engine how it keeps up. It does so after turns only, so that an idle store is left alone; while new
-// work is held back each answer brings a turn, and so the next question.
+// watchPressure asks the engine how it keeps up: after turns that have written something, so that an idle store is left
+// alone, and for as long as it does not keep up.
 func (h *Host) watchPressure(ctx context.Context, engine store.Engine) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-h.turned:
+	for percent := 0; ; {
+		if percent == 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-h.turned:
+			}
 		}
-		percent := engine.Metrics().Pressure
+		percent = engine.Metrics().Pressure
 		h.mail.call(func(c *Core) { c.SetPressure(percent) })
 		select {
 		case <-ctx.Done():

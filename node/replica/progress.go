@@ -13,7 +13,7 @@ type Progress struct {
 	// Match is the last entry that is known to be on its disk; Lag how many of the leader's it is not known to have.
 	Match, Lag uint64
 	Learner    bool
-	// Snapshot: it is being filled from one. Active: it has been heard of within the last election timeout.
+	// Snapshot: it is being filled from one. Active: it has been heard of within the last two election timeouts.
 	Snapshot, Active bool
 }
 
@@ -27,7 +27,7 @@ func (c *Core) Progress() map[uint32][]Progress {
 		r.node.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
 			p := Progress{
 				ReplicaID: id, Match: pr.Match, Learner: kind == raft.ProgressTypeLearner,
-				Snapshot: pr.State == tracker.StateSnapshot, Active: pr.RecentActive || id == r.id,
+				Snapshot: pr.State == tracker.StateSnapshot, Active: pr.RecentActive || id == r.id || r.lead.heardOf(id),
 			}
 			if id != r.id && r.log.last > pr.Match {
 				p.Lag = r.log.last - pr.Match
@@ -36,6 +36,19 @@ func (c *Core) Progress() map[uint32][]Progress {
 		})
 	}
 	return all
+}
+
+func (r *replica) noteHeard() {
+	r.node.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		if pr.RecentActive {
+			r.lead.heard[id] = r.lead.ticks
+		}
+	})
+}
+
+func (l *leadership) heardOf(id uint64) bool {
+	at, ok := l.heard[id]
+	return ok && l.ticks-at < electionTicks
 }
 
 // Progress is Core's.

@@ -60,10 +60,13 @@ type replica struct {
 	campaignIn int
 	// transferTicks is how long a transfer of leadership may still take; 0: none is going on.
 	transferTicks int
-	// standIn counts the StaggerIntervals to a candidacy after the leader's store became suspect, 0: none is planned;
-	// standTries how many there are left.
-	standIn, standTries int
-	members             membership
+	// standIn counts the StaggerIntervals to a candidacy, 0: none is planned; standTries how many there are left; voteWait those
+	// that the present one has lasted. campaigned: it was planned, not raft's own.
+	standIn, standTries, voteWait int
+	campaigned                    bool
+	// skipTicks of raft's are left out, so that its heartbeats come with those of the store's other leaders.
+	skipTicks int
+	members   membership
 
 	// incoming is a received snapshot that raft has been told of, installing one that is on its way into the engine, held
 	// raft's message that waited for it.
@@ -158,7 +161,11 @@ func (r *replica) needsTick() bool {
 }
 
 func (r *replica) tick() {
-	r.node.Tick()
+	if r.skipTicks > 0 {
+		r.skipTicks--
+	} else {
+		r.node.Tick()
+	}
 	if r.transferTicks > 0 {
 		r.transferTicks--
 	}
@@ -167,6 +174,7 @@ func (r *replica) tick() {
 	}
 	if r.lead != nil {
 		r.lead.ticks++
+		r.noteHeard()
 	}
 	r.reads.tick()
 }
@@ -176,6 +184,7 @@ func (r *replica) campaign() {
 	if r.lead != nil || !r.votes() {
 		return
 	}
+	r.campaigned = true
 	// An error is impossible: raft answers a candidacy it does not want by doing nothing.
 	_ = r.node.Campaign()
 }

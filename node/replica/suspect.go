@@ -16,6 +16,13 @@ const StaggerInterval = 50 * time.Millisecond
 // does not vote.
 const standTries = 8
 
+// timeoutTries is how often it stands again after raft's own timeout; without a majority that comes every one to two seconds.
+const timeoutTries = 3
+
+// votePatience is how many StaggerIntervals a candidate waits for votes before it stands again: they take a sync on either
+// side.
+const votePatience = 4
+
 // Suspect says that a store is taken for dead or stuck, or no longer so. The groups it leads forget it as their leader, so
 // that they vote, and their replicas stand for election one after the other, by their ids: the first with the next turn,
 // each next one a StaggerInterval later, and in the same order again while nobody has won.
@@ -44,6 +51,16 @@ func (c *Core) Suspect(store string, suspect bool) {
 	}
 }
 
+// standAgain is called when raft's own timeout has made a replica a candidate: should it not win, because another one stood
+// in the same moment or has a longer log, the next tries follow soon and one after the other, instead of after another timeout.
+func (c *Core) standAgain(r *replica) {
+	if r.standIn > 0 {
+		return
+	}
+	r.standTries, r.voteWait = timeoutTries, votePatience
+	c.standLater(r, votePatience+2*c.placeInLine(r))
+}
+
 // placeInLine is how many of the group's voters stand for election before this one.
 func (c *Core) placeInLine(r *replica) int {
 	place := 0
@@ -57,7 +74,7 @@ func (c *Core) placeInLine(r *replica) int {
 
 // stand makes a replica a candidate with the next turn, and plans the next try.
 func (c *Core) stand(r *replica) {
-	r.campaignIn = 0
+	r.campaignIn, r.voteWait = 0, 0
 	if r.standTries--; r.standTries > 0 {
 		c.standLater(r, max(2, len(r.conf.GetVoters())))
 	}
@@ -95,7 +112,8 @@ func (c *Core) Stagger() {
 		c.standing--
 		switch {
 		case r.soft.Lead != raft.None:
-		case r.soft.RaftState == raft.StateCandidate:
+		case r.soft.RaftState == raft.StateCandidate && r.voteWait < votePatience:
+			r.voteWait++
 			c.standLater(r, 1) // votes are on their way
 		default:
 			c.stand(r)

@@ -200,3 +200,33 @@ func TestDrainLeavesNoLeadership(t *testing.T) {
 		}
 	}
 }
+
+// Two that raft's own timeouts make candidates in the same moment split the votes. They stand again soon, one after the other,
+// instead of after another timeout.
+func TestSplitVotesAreSettledSoon(t *testing.T) {
+	c := calmCluster(t, 19, 0)
+	leader, followers := c.followers()
+	c.isolate(leader)
+	for range 5 {
+		c.round() // what it has sent before arrives
+	}
+	for _, m := range followers {
+		r := m.core.byID[1]
+		if err := errors.Join(r.node.ForgetLeader(), r.node.Campaign()); err != nil {
+			t.Fatal(err)
+		}
+		m.core.touch(r)
+	}
+	for range 20 { // a second
+		for range 10 {
+			c.round()
+		}
+		if now := c.leader(1); now != nil && now != leader {
+			return
+		}
+		for _, m := range followers {
+			m.core.Stagger()
+		}
+	}
+	t.Fatalf("nobody leads:%s", c.describe())
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,15 +79,26 @@ func randomBytes(n int) []byte {
 	return b
 }
 
+// Ports for nodes, below those that the system gives to connections going out: one of these could have a node's port while
+// that is down.
+const lowestPort, ports = 20_000, 10_000
+
 // freeAddrs are addresses of this machine that nobody listens at.
 func freeAddrs(n int) (addrs []string, err error) {
-	for range n {
-		l, listenErr := net.Listen("tcp", "127.0.0.1:0")
+	first := mathrand.IntN(ports)
+	for i := 0; i < ports && len(addrs) < n; i++ {
+		addr := fmt.Sprintf("127.0.0.1:%d", lowestPort+(first+i)%ports)
+		l, listenErr := net.Listen("tcp", addr)
 		if listenErr != nil {
-			return nil, errors.Join(err, fmt.Errorf("find a free port: %w", listenErr))
+			continue
 		}
-		defer func() { err = errors.Join(err, l.Close()) }() // all at the end, so that they differ
-		addrs = append(addrs, l.Addr().String())
+		if err := l.Close(); err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		addrs = append(addrs, addr)
+	}
+	if len(addrs) < n {
+		return nil, fmt.Errorf("find a free port: none of %d from %d on", ports, lowestPort)
 	}
 	return addrs, nil
 }

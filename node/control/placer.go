@@ -97,7 +97,7 @@ func newPlacer(v View) *placer {
 	}
 	for _, s := range v.Stores {
 		p.replaced[s.UUID] = p.isReplaced(s)
-		if s.Live && s.State == StoreUp && !p.replaced[s.UUID] {
+		if s.Live && s.State == StoreUp && !p.superseded(s) {
 			p.usable = append(p.usable, s.UUID)
 		}
 	}
@@ -114,10 +114,11 @@ func newPlacer(v View) *placer {
 }
 
 // isReplaced says that a store is silent and its node has come back with a later one.
-func (p *placer) isReplaced(s StoreView) bool {
-	return !s.Live && slices.ContainsFunc(p.v.Stores, func(o StoreView) bool {
-		return o.Name == s.Name && o.NodeID > s.NodeID
-	})
+func (p *placer) isReplaced(s StoreView) bool { return !s.Live && p.superseded(s) }
+
+// superseded says that a store's node has had a later one: this one is lost, although its lease may not have lapsed yet.
+func (p *placer) superseded(s StoreView) bool {
+	return slices.ContainsFunc(p.v.Stores, func(o StoreView) bool { return o.Name == s.Name && o.NodeID > s.NodeID })
 }
 
 // lost says that what a store holds has to be made again elsewhere. A store that nobody knows any more is lost too.

@@ -97,6 +97,7 @@ func TestPlace(t *testing.T) {
 		{"a node is back with a new store", "a b c- d'", "Abc aBc", "c", "1:abd 2:abd"},
 		{"a second store under a living name", "a b c d'", "Abc", "", ""},
 		{"the new store is silent too", "a b c- d-'", "Abc", "c", ""},
+		{"the old store gets nothing, whatever its lease says", "a b c d--'", "Abd", "", ""},
 		{"drained, when there is another", "a b c~ d", "Abc", "", "1:abd"},
 		{"not drained, when there is none", "a b c~", "Abc", "", ""},
 		{"repairs come first", "a b c! d e", "A Abc", "", "2:abd 1:aeb"},

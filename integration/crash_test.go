@@ -364,7 +364,7 @@ func (l *crashLoad) prove(t *testing.T) {
 	proofs.SetLimit(8)
 	for id, job := range l.acked {
 		proofs.Go(func() error {
-			again, err := try(l.s.jobs().CreateJob, job.request)
+			again, err := insist(t.Context(), unaryOf(l.s.jobs().CreateJob, job.request))
 			if err != nil || again.String() != job.receipt.String() {
 				t.Errorf("the retry of create %s answers %v (%v), first was %v", id, again, err, job.receipt)
 			}

@@ -14,7 +14,7 @@ import (
 // everything has come to its end. L1 wants shards served within 3 s, which nearly all are: raft's own timeout, up to 2 s, the
 // votes, and the pause of a node that has lost its disk just before, one after the other, may take a little longer.
 const (
-	ledWithin   = 4 * second
+	ledWithin   = 6 * second
 	dueWithin   = 5 * second
 	endedWithin = 240 * second
 )

@@ -209,7 +209,7 @@ func (f *filling) askOnce(store string) error {
 }
 
 // ask takes from one leader, without waiting, what is still lacking. Errors are this node's own or the caller's: a peer
-// that does not answer is passed over.
+// that does not answer is passed over, unless nothing else was got and it may have leased something.
 func (f *filling) ask(store string) error {
 	lacks := f.lacks()
 	if lacks <= 0 {
@@ -226,6 +226,10 @@ func (f *filling) ask(store string) error {
 	leases, err := f.p.askPeer(f.ctx, store, f.req, lacks)
 	if err != nil {
 		f.p.log.Debug("leader not polled", slog.String("store", store), slog.Any("error", err))
+		var unavailable *rpc.Unavailable
+		if errors.As(err, &unavailable) && unavailable.Ambiguous && len(f.got) == 0 {
+			return unavailable // it may have leased something: "nothing" would be wrong, and a retry of the claim finds it
+		}
 		return nil
 	}
 	f.got = append(f.got, leases...)
@@ -310,7 +314,10 @@ func (p *Poller) askPeer(ctx context.Context, store string, req *rpc.PollRequest
 	res, err := call(ctx, peer, peer.client.Poll, msg)
 	var unavailable *rpc.Unavailable
 	if errors.As(err, &unavailable) && unavailable.Ambiguous {
-		res, err = call(ctx, peer, peer.client.Poll, msg)
+		doubt := unavailable
+		if res, err = call(ctx, peer, peer.client.Poll, msg); err != nil {
+			return nil, doubt
+		}
 	}
 	switch {
 	case err != nil:

@@ -329,6 +329,38 @@ func TestAPollWhoseAnswerIsLostIsMadeOnceMore(t *testing.T) {
 	}
 }
 
+// A leader that dies with the answers to both tries may have leased something: the caller is not told that there is nothing, but
+// to ask again, and then gets the leases.
+func TestAPollInDoubtIsNotAnsweredWithNothing(t *testing.T) {
+	_, a, b, _ := three(t)
+	b.work.add(2, "q", 3)
+	drop := func(is bool) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.dropAnswers = is
+	}
+	drop(true)
+	got, err := a.poller.Poll(t.Context(), poll("c1", 5, 0))
+	var unavailable *rpc.Unavailable
+	if !errors.As(err, &unavailable) || !unavailable.Ambiguous || len(got) != 0 {
+		t.Fatalf("%v, %v; must be in doubt", jobs(got), err)
+	}
+	drop(false)
+	got, err = a.poller.Poll(t.Context(), poll("c1", 5, time.Minute))
+	if err != nil || len(got) != 3 {
+		t.Errorf("%v, %v", jobs(got), err)
+	}
+	// With something else to give, it is given.
+	b.work.add(2, "r", 1)
+	a.work.add(1, "r", 1)
+	drop(true)
+	req := poll("c2", 5, time.Minute)
+	req.Queues = []string{"r"}
+	if got, err = a.poller.Poll(t.Context(), req); len(got) != 1 && !errors.As(err, &unavailable) {
+		t.Errorf("%v, %v", jobs(got), err)
+	}
+}
+
 func TestADeadLeaderIsPassedOver(t *testing.T) {
 	_, a, b, c := three(t)
 	b.server.Close()

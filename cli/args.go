@@ -2,6 +2,7 @@ package cli
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -25,6 +26,10 @@ func arrange(app *cli.App, args []string) []string {
 			positional = append(positional, args[i+1:]...)
 			i = len(args)
 		case len(arg) > 1 && arg[0] == '-':
+			if i+1 < len(args) && mayTakeValue(flags, arg) && isNumber(args[i+1]) {
+				i++
+				arg += "=" + args[i]
+			}
 			options = append(options, arg)
 			if i+1 < len(args) && takesValue(flags, arg) {
 				i++
@@ -70,10 +75,30 @@ func takesValue(flags []cli.Flag, arg string) bool {
 	for _, f := range flags {
 		if slices.Contains(f.Names(), name) {
 			documented, ok := f.(cli.DocGenerationFlag)
-			return ok && documented.TakesValue()
+			return ok && documented.TakesValue() && !isOptional(f)
 		}
 	}
 	return false
+}
+
+// mayTakeValue reports whether a number behind the flag in arg is its value.
+func mayTakeValue(flags []cli.Flag, arg string) bool {
+	name := strings.TrimLeft(arg, "-")
+	return slices.ContainsFunc(flags, func(f cli.Flag) bool { return isOptional(f) && slices.Contains(f.Names(), name) })
+}
+
+func isOptional(f cli.Flag) bool {
+	generic, ok := f.(*cli.GenericFlag)
+	if !ok {
+		return false
+	}
+	_, ok = generic.Value.(*optionalNumber)
+	return ok
+}
+
+func isNumber(s string) bool {
+	_, err := strconv.ParseUint(s, 10, 32)
+	return err == nil
 }
 
 // checkArguments compares the positional arguments with what a command's help says of them: "ID", "FILE", "ID...", "[ID...]".

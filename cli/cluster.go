@@ -18,7 +18,13 @@ func (p *program) clusterCommand() *cli.Command {
 		Subcommands: append([]*cli.Command{
 			p.calling(cli.Command{
 				Name: "status", Usage: "show nodes, backlog and alarms",
-				Flags: []cli.Flag{&cli.BoolFlag{Name: "shards", Usage: "show every shard as well"}},
+				Flags: []cli.Flag{
+					&cli.BoolFlag{Name: "shards", Usage: "show every shard as well"},
+					&cli.GenericFlag{
+						Name: "tenants", Usage: "show the `N` tenants with most jobs as well",
+						DefaultText: "none; 10 without N", Value: &optionalNumber{},
+					},
+				},
 			}, p.clusterStatus),
 			p.verifyCommand(),
 			p.rescueCommand(),
@@ -27,8 +33,15 @@ func (p *program) clusterCommand() *cli.Command {
 	}
 }
 
+// defaultTopTenants is how many tenants --tenants shows without a number.
+const defaultTopTenants = 10
+
 func (p *program) clusterStatus(ctx context.Context, c *call) error {
-	res, err := c.client.GetCluster(ctx, &carillonv1.GetClusterRequest{})
+	top, err := optionalFlag(c.Context, "tenants", defaultTopTenants)
+	if err != nil {
+		return err
+	}
+	res, err := c.client.GetCluster(ctx, &carillonv1.GetClusterRequest{TopTenants: top})
 	if err != nil {
 		return err
 	}
@@ -38,6 +51,9 @@ func (p *program) clusterStatus(ctx context.Context, c *call) error {
 	blocks := [][][]string{clusterRows(res), nodeRows(res)}
 	if c.Bool("shards") {
 		blocks = append(blocks, shardRows(res))
+	}
+	if top > 0 {
+		blocks = append(blocks, tenantRows(res))
 	}
 	if len(res.GetAlarms()) > 0 {
 		blocks = append(blocks, alarmRows(res))
@@ -108,7 +124,7 @@ func replicasText(res *carillonv1.GetClusterResponse) string {
 	return fmt.Sprintf("%d, of which %d are learners; at most %d entries behind", all, learners, lag)
 }
 
-// skewText is how unevenly jobs are spread over the shards.
+// skewText is how unevenly jobs are spread over the shards, and over the tenants if they were asked for.
 func skewText(res *carillonv1.GetClusterResponse) string {
 	shards := res.GetShards()
 	if len(shards) == 0 {
@@ -118,8 +134,34 @@ func skewText(res *carillonv1.GetClusterResponse) string {
 		return cmp.Compare(a.GetBacklog().GetJobs(), b.GetBacklog().GetJobs())
 	}
 	most, fewest := slices.MaxFunc(shards, jobs), slices.MinFunc(shards, jobs)
-	return fmt.Sprintf("%d jobs in shard %d, %d in shard %d", most.GetBacklog().GetJobs(), most.GetId(),
+	text := fmt.Sprintf("%d jobs in shard %d, %d in shard %d", most.GetBacklog().GetJobs(), most.GetId(),
 		fewest.GetBacklog().GetJobs(), fewest.GetId())
+	if len(res.GetTenants()) > 0 {
+		largest, all := res.GetTenants()[0], res.GetBacklog().GetJobs()
+		all = max(all, largest.GetJobs(), 1) // jobs come and go between the counts
+		text += fmt.Sprintf("; tenant %s has %s of %d jobs (%d %%)", largest.GetTenant(), loadText(largest), all,
+			largest.GetJobs()*100/all)
+	}
+	if n := res.GetUncountedShards(); n > 0 {
+		text += fmt.Sprintf("; not all jobs of %d shards were counted by tenant", n)
+	}
+	return text
+}
+
+// loadText is how many jobs a tenant has: with a plus if that is not all.
+func loadText(t *carillonv1.TenantLoad) string {
+	if t.GetMore() {
+		return fmt.Sprintf("%d+", t.GetJobs())
+	}
+	return fmt.Sprint(t.GetJobs())
+}
+
+func tenantRows(res *carillonv1.GetClusterResponse) [][]string {
+	rows := [][]string{{"TENANT", "JOBS"}}
+	for _, t := range res.GetTenants() {
+		rows = append(rows, []string{t.GetTenant(), loadText(t)})
+	}
+	return rows
 }
 
 func nodeRows(res *carillonv1.GetClusterResponse) [][]string {

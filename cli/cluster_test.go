@@ -33,11 +33,13 @@ func TestStatusOfAClusterThatIsNotWell(t *testing.T) {
 			}},
 			{Id: 2, Replicas: []string{"n1", "n3"}, Backlog: &carillonv1.Backlog{Jobs: 2}},
 		},
-		Alarms: []*carillonv1.Alarm{{Name: "node-silent", Node: "n1", Message: "nothing is heard of n3 for 12s", Since: at}},
+		Backlog: &carillonv1.Backlog{Jobs: 9}, UncountedShards: 1,
+		Tenants: []*carillonv1.TenantLoad{{Tenant: "large", Jobs: 6, More: true}, {Tenant: "small", Jobs: 1}},
+		Alarms:  []*carillonv1.Alarm{{Name: "node-silent", Node: "n1", Message: "nothing is heard of n3 for 12s", Since: at}},
 	}
 	var out bytes.Buffer
 	p := &printer{w: &out}
-	for _, rows := range [][][]string{clusterRows(res)[:6], nodeRows(res), shardRows(res), alarmRows(res)} {
+	for _, rows := range [][][]string{clusterRows(res)[:6], nodeRows(res), shardRows(res), tenantRows(res), alarmRows(res)} {
 		if err := p.table(rows); err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +49,7 @@ time           2026-01-01T00:00:00Z
 shards         1 of 2 have an established leader
 control plane  1 voters, 1 learners; controller n1
 replicas       3, of which 1 are learners; at most 90 entries behind
-skew           7 jobs in shard 1, 2 in shard 2
+skew           7 jobs in shard 1, 2 in shard 2; tenant large has 6+ of 9 jobs (66 %); not all jobs of 1 shards were counted by tenant
 NODE  STATE     ADDRESS  VERSION  READY  CLOCK  OFFSET  CONTROL  LEADS  REPLICAS  STARTED               SILENT SINCE
 n1    draining  -        -        true   ok     0s      voter    2      2         2026-01-01T00:00:00Z  -
 n2    up        -        -        false  held   -310ms  learner  0      0         2026-01-01T00:00:00Z  -
@@ -55,6 +57,9 @@ n3    gone      -        -        false  -      -       -        0      0       
 SHARD  LEADER  EPOCH  STATE        REPLICAS                    LAG  APPLIED  JOBS  WAITING  READY  LEASED  DEAD
 1      n1      4      established  n1,n2(snapshot),n3(silent)  90   0        7     0        0      0       0
 2      -       0      electing     n1,n3                       -    0        2     0        0      0       0
+TENANT  JOBS
+large   6+
+small   1
 ALARM        NODE  SHARD  SINCE                 MESSAGE
 node-silent  n1    -      2026-01-01T00:00:00Z  nothing is heard of n3 for 12s
 `

@@ -52,6 +52,37 @@ func instantFlag(c *cli.Context, name string) (*timestamppb.Timestamp, error) {
 	return timestamppb.New(t), nil
 }
 
+// optionalNumber is the value of a flag whose number may be left out: --flag, --flag 3, --flag=3.
+type optionalNumber struct{ text string }
+
+// Set implements cli.Generic; package flag says "true" where no value is given. Text that is no number is optionalFlag's to
+// refuse: package flag would say that it is no boolean.
+func (o *optionalNumber) Set(s string) error {
+	o.text = s
+	return nil
+}
+
+func (o *optionalNumber) String() string { return o.text }
+
+// optionalFlag reads a flag whose number may be left out: unsaid then, and 0 without the flag.
+func optionalFlag(c *cli.Context, name string, unsaid uint32) (uint32, error) {
+	if !c.IsSet(name) {
+		return 0, nil
+	}
+	text := c.Generic(name).(*optionalNumber).text
+	if text == "true" {
+		return unsaid, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, usage(c, "--%s: %q is not a number", name, text)
+	}
+	return uint32(n), nil
+}
+
+// IsBoolFlag tells package flag that the value may be missing.
+func (o *optionalNumber) IsBoolFlag() bool { return true }
+
 // pairsFlag reads a repeated flag of the form key=value; nil if it is not set.
 func pairsFlag(c *cli.Context, name string) (map[string]string, error) {
 	if !c.IsSet(name) {

@@ -254,7 +254,7 @@ func (n *Node) heardByOthers(ctx context.Context, store string) bool {
 	if !n.serving.Load() {
 		return false
 	}
-	for _, status := range n.askStatus(ctx) {
+	for _, status := range n.askStatus(ctx, &clusterv1.NodeStatusRequest{}) {
 		for _, p := range status.GetPeers() {
 			if p.GetStore() == store && p.GetConnected() && p.GetSilentMs() < silentAfter.Milliseconds() {
 				return true

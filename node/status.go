@@ -19,15 +19,17 @@ const statusTimeout = 2 * time.Second
 
 // Cluster describes the cluster as this node sees it: itself, what the other nodes say of themselves, and every shard as
 // its leader describes it, or else as whoever has it does.
-func (n *Node) Cluster(ctx context.Context) (rpc.ClusterStatus, error) {
+func (n *Node) Cluster(ctx context.Context, topTenants int) (rpc.ClusterStatus, error) {
 	ident := n.dir.Ident()
-	own, err := n.NodeStatus(ctx, nil)
+	req := &clusterv1.NodeStatusRequest{CountTenants: topTenants > 0}
+	own, err := n.NodeStatus(ctx, req)
 	if err != nil {
 		return rpc.ClusterStatus{}, err
 	}
 	status := rpc.ClusterStatus{ClusterID: ident.ClusterID, Version: Version}
-	answers := append([]*clusterv1.NodeStatusResponse{own}, n.askStatus(ctx)...)
+	answers := append([]*clusterv1.NodeStatusResponse{own}, n.askStatus(ctx, req)...)
 	shards := map[uint32]rpc.ShardStatus{}
+	counts := map[uint32]*clusterv1.ShardTenants{}
 	for _, a := range answers {
 		status.Nodes = append(status.Nodes, nodeStatus(a.GetNode()))
 		for _, alarm := range a.GetAlarms() {
@@ -38,12 +40,15 @@ func (n *Node) Cluster(ctx context.Context) (rpc.ClusterStatus, error) {
 		for _, s := range a.GetShards() {
 			one := shardStatus(s)
 			if standing, ok := shards[one.ID]; !ok || one.Established || !standing.Established && one.Applied > standing.Applied {
-				shards[one.ID] = one
+				shards[one.ID], counts[one.ID] = one, s.GetTenants()
 			}
 		}
 	}
 	for _, s := range shards {
 		status.Shards = append(status.Shards, s)
+	}
+	if topTenants > 0 {
+		status.Tenants, status.UncountedShards = sumTenants(n.slots.shards, counts, topTenants)
 	}
 	n.describeNodes(&status)
 	slices.SortFunc(status.Shards, func(a, b rpc.ShardStatus) int { return int(a.ID) - int(b.ID) })
@@ -52,7 +57,7 @@ func (n *Node) Cluster(ctx context.Context) (rpc.ClusterStatus, error) {
 }
 
 // askStatus asks all other nodes at once; one that does not answer is shown as not ready.
-func (n *Node) askStatus(ctx context.Context) []*clusterv1.NodeStatusResponse {
+func (n *Node) askStatus(ctx context.Context, req *clusterv1.NodeStatusRequest) []*clusterv1.NodeStatusResponse {
 	if n.inner == nil {
 		return nil
 	}
@@ -63,7 +68,7 @@ func (n *Node) askStatus(ctx context.Context) []*clusterv1.NodeStatusResponse {
 	group := new(errgroup.Group)
 	for i, store := range stores {
 		group.Go(func() error {
-			res, err := n.router.NodeStatus(ctx, store)
+			res, err := n.router.NodeStatus(ctx, store, req)
 			if err != nil {
 				res = &clusterv1.NodeStatusResponse{Node: n.inner.known(store)}
 			}
@@ -93,7 +98,7 @@ func shardStatus(s *clusterv1.ShardStatus) rpc.ShardStatus {
 }
 
 // NodeStatus describes this node and the replicas on it.
-func (n *Node) NodeStatus(ctx context.Context, _ *clusterv1.NodeStatusRequest) (*clusterv1.NodeStatusResponse, error) {
+func (n *Node) NodeStatus(ctx context.Context, req *clusterv1.NodeStatusRequest) (*clusterv1.NodeStatusResponse, error) {
 	ident := n.dir.Ident()
 	res := &clusterv1.NodeStatusResponse{Node: &clusterv1.NodeStatus{
 		Id: n.nodeID.Load(), Name: n.cfg.Name, Store: ident.StoreUUID, Address: n.address(), Version: Version,
@@ -112,6 +117,7 @@ func (n *Node) NodeStatus(ctx context.Context, _ *clusterv1.NodeStatusRequest) (
 	if err != nil {
 		return nil, err
 	}
+	var led []*clusterv1.ShardStatus
 	for _, s := range n.host.Status() {
 		one, err := n.replicaStatus(s)
 		if err != nil {
@@ -120,6 +126,14 @@ func (n *Node) NodeStatus(ctx context.Context, _ *clusterv1.NodeStatusRequest) (
 		one.Progress = n.replicaProgress(s, progress[s.Shard])
 		one.OldestWaitingMs = oldest[s.Shard]
 		res.Shards = append(res.Shards, one)
+		if s.Leader && s.Established {
+			led = append(led, one)
+		}
+	}
+	if req.GetCountTenants() {
+		if err := n.countTenants(ctx, led); err != nil {
+			return nil, err
+		}
 	}
 	if n.inner != nil {
 		for _, p := range n.inner.transport.Peers() {

@@ -134,7 +134,7 @@ type voter struct{ store, node string }
 
 // votersOf are the shard's voters as its leader has them, or else as anybody does.
 func (n *Node) votersOf(ctx context.Context, shard uint32) (voters []voter, err error) {
-	status, err := n.Cluster(ctx)
+	status, err := n.Cluster(ctx, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -50,8 +50,9 @@ type Backend interface {
 	Operator
 	Verifier
 
-	// Cluster describes the cluster as this node sees it.
-	Cluster(ctx context.Context) (ClusterStatus, error)
+	// Cluster describes the cluster as this node sees it, with the topTenants tenants that have most jobs. 0: nothing is
+	// counted for them.
+	Cluster(ctx context.Context, topTenants int) (ClusterStatus, error)
 	// NowMS is the node's disciplined clock.
 	NowMS() int64
 }
@@ -98,6 +99,16 @@ type ClusterStatus struct {
 	Shards    []ShardStatus
 	Alarms    []Alarm
 	Version   string
+	// Tenants are those with most jobs, those with most first. UncountedShards have jobs that are in none of the counts.
+	Tenants         []TenantLoad
+	UncountedShards int
+}
+
+// TenantLoad is how many jobs a tenant has; More: that is not all.
+type TenantLoad struct {
+	Tenant string
+	Jobs   uint64
+	More   bool
 }
 
 // Alarm is a condition that an operator should see until it ends.

@@ -11,13 +11,24 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-func (s *server) getCluster(ctx context.Context, _ *carillonv1.GetClusterRequest) (*carillonv1.GetClusterResponse, error) {
-	status, err := s.backend.Cluster(ctx)
+func (s *server) getCluster(ctx context.Context, req *carillonv1.GetClusterRequest) (*carillonv1.GetClusterResponse, error) {
+	var v violations
+	if req.TopTenants > maxTopTenants {
+		v.add("top_tenants", "is %d; it must be at most %d", req.TopTenants, maxTopTenants)
+	}
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	status, err := s.backend.Cluster(ctx, int(req.TopTenants))
 	if err != nil {
 		return nil, err
 	}
 	res := &carillonv1.GetClusterResponse{
 		ClusterId: status.ClusterID, Backlog: &carillonv1.Backlog{}, Time: timeOf(s.backend.NowMS()),
+		UncountedShards: uint32(status.UncountedShards),
+	}
+	for _, t := range status.Tenants {
+		res.Tenants = append(res.Tenants, &carillonv1.TenantLoad{Tenant: t.Tenant, Jobs: t.Jobs, More: t.More})
 	}
 	nameOfStore := map[string]string{}
 	nodes := map[string]*carillonv1.Node{}

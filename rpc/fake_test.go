@@ -289,7 +289,11 @@ func (b *fakeBackend) RunTask(ctx context.Context, id string, kind storagev1.Tas
 	return sum, nil
 }
 
-func (b *fakeBackend) Cluster(context.Context) (ClusterStatus, error) { return b.cluster, nil }
+func (b *fakeBackend) Cluster(_ context.Context, topTenants int) (ClusterStatus, error) {
+	status := b.cluster
+	status.Tenants = status.Tenants[:min(topTenants, len(status.Tenants))]
+	return status, nil
+}
 
 // fakeOperator says what it was asked, and that node n2 has two replicas left.
 type fakeOperator struct {

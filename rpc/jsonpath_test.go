@@ -61,7 +61,7 @@ func TestUnreadableJSONNamesTheField(t *testing.T) {
 		!strings.HasPrefix(text, "is 5; it must be names of fields") {
 		t.Errorf("%s: field %q, %q", patch, field, text)
 	}
-	if field, text := decodeJSON([]byte(`{"all": true}`), &carillonv1.GetClusterRequest{}); field != "all" ||
+	if field, text := decodeJSON([]byte(`{"all": true}`), &carillonv1.Released{}); field != "all" ||
 		text != "is an unknown field; there are none here" {
 		t.Errorf("field %q, %q", field, text)
 	}

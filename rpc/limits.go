@@ -41,6 +41,7 @@ const (
 	maxClaimBytes     = 32 << 20
 	maxPageSize       = 1_000
 	defaultPageSize   = 100
+	maxTopTenants     = 100
 	maxViolations     = 32
 	maxViolationBytes = 1 << 10
 	maxRowsPerPage    = 20_000
@@ -145,4 +146,5 @@ var limitTable = []Limit{
 	{"claim_queues", "`queues`", "1 to 64", "", refused},
 	{"wait", "`wait`", "0 to 60 s", "0", refused},
 	{"page_size", "`page_size`", "1 to 1,000", "100", refused},
+	{"top_tenants", "`top_tenants`", "0 to 100; of a shard at most 200,000 jobs are counted", "0: none are counted", refused},
 }

@@ -277,6 +277,9 @@ func limitEdges() map[string][]edge {
 			callEdge("page_size", (*server).listJobs, &carillonv1.ListJobsRequest{PageSize: 1000}, &carillonv1.ListJobsRequest{PageSize: 1001}),
 			callEdge("page_size", (*server).listJobs, &carillonv1.ListJobsRequest{PageSize: 0}, &carillonv1.ListJobsRequest{PageSize: -1}),
 		},
+		"top_tenants": {
+			callEdge("top_tenants", (*server).getCluster, &carillonv1.GetClusterRequest{TopTenants: 100}, &carillonv1.GetClusterRequest{TopTenants: 101}),
+		},
 	}
 }
 

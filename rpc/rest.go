@@ -280,6 +280,11 @@ func parseScalar(field protoreflect.FieldDescriptor, text string, v *violations)
 			return protoreflect.ValueOfInt32(int32(n)), true
 		}
 		v.add(name, "is %q; it must be a number", text)
+	case protoreflect.Uint32Kind:
+		if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+			return protoreflect.ValueOfUint32(uint32(n)), true
+		}
+		v.add(name, "is %q; it must be a number that is not negative", text)
 	case protoreflect.Uint64Kind:
 		if n, err := strconv.ParseUint(text, 10, 64); err == nil {
 			return protoreflect.ValueOfUint64(n), true

@@ -179,6 +179,8 @@ func TestRESTRefusals(t *testing.T) {
 		{"query that is no text", "GET", "/v1/jobs?%ff=red", "", "", 400, []string{"\"field\":\"\ufffd\"", "is not a query parameter"}},
 		{"query twice", "GET", "/v1/jobs?tenant=a&tenant=b", "", "", 400, []string{`"field":"tenant"`}},
 		{"query no number", "GET", "/v1/jobs?page_size=x", "", "", 400, []string{`"field":"page_size"`}},
+		{"query no count", "GET", "/v1/cluster?top_tenants=-1", "", "", 400, []string{`"field":"top_tenants"`}},
+		{"query too large a count", "GET", "/v1/cluster?topTenants=101", "", "", 400, []string{`"field":"top_tenants"`}},
 		{"query no bool", "GET", "/v1/jobs?stale=1", "", "", 400, []string{`"field":"stale"`}},
 		{"query no state", "GET", "/v1/jobs?state=BUSY", "", "", 400, []string{`"field":"state"`, "JOB_STATE_ACTIVE"}},
 		{"malformed query", "GET", "/v1/jobs?a=%zz", "", "", 400, []string{"query"}},
@@ -210,7 +212,7 @@ func TestRESTRefusals(t *testing.T) {
 			}
 		})
 	}
-	a.json(a.do("GET", "/v1/cluster", ""))
+	a.json(a.do("GET", "/v1/cluster?top_tenants=100", ""))
 }
 
 // Whatever bytes come as a body, the answer is JSON with a sensible status, and nothing panics.

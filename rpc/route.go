@@ -128,7 +128,8 @@ func (rt *route) bindQuery() error {
 // isQueryKind says whether parseScalar reads the field's kind.
 func isQueryKind(field protoreflect.FieldDescriptor) bool {
 	switch field.Kind() {
-	case protoreflect.StringKind, protoreflect.BoolKind, protoreflect.Int32Kind, protoreflect.Uint64Kind, protoreflect.EnumKind:
+	case protoreflect.StringKind, protoreflect.BoolKind, protoreflect.Int32Kind, protoreflect.Uint32Kind,
+		protoreflect.Uint64Kind, protoreflect.EnumKind:
 		return true
 	case protoreflect.MessageKind:
 		return field.Message().FullName() == fieldMaskName

@@ -156,7 +156,9 @@ func TestCluster(t *testing.T) {
 			{ID: 1, LeaderStore: "s1", Ready: 4, OldestWaitingMS: 1000, Established: true},
 			{ID: 3},
 		},
-		Alarms: []Alarm{{Name: "slot_map_missing", Message: "The slot map is missing.", SinceMS: 7}},
+		Alarms:          []Alarm{{Name: "slot_map_missing", Message: "The slot map is missing.", SinceMS: 7}},
+		Tenants:         []TenantLoad{{Tenant: "big", Jobs: 9, More: true}, {Tenant: "small", Jobs: 1}},
+		UncountedShards: 1,
 	}
 	res := must(s.getCluster(t.Context(), &carillonv1.GetClusterRequest{}))
 	if a := res.Nodes[0]; a.Name != "a" || a.ShardsLed != 2 || !a.Ready || !a.ClockHeld || res.Nodes[1].ShardsLed != 0 {
@@ -167,6 +169,13 @@ func TestCluster(t *testing.T) {
 	}
 	if b := res.Backlog; b.Ready != 5 || b.Jobs != 2 || b.OldestWaitingTime.AsTime().UnixMilli() != 1000 {
 		t.Errorf("backlog %v", res.Backlog)
+	}
+	if len(res.Tenants) != 0 {
+		t.Errorf("tenants %v, without having been asked for", res.Tenants)
+	}
+	res = must(s.getCluster(t.Context(), &carillonv1.GetClusterRequest{TopTenants: 1}))
+	if l := res.Tenants[0]; len(res.Tenants) != 1 || l.Tenant != "big" || l.Jobs != 9 || !l.More || res.UncountedShards != 1 {
+		t.Errorf("tenants %v, %d shards uncounted", res.Tenants, res.UncountedShards)
 	}
 	if a := res.Alarms[0]; a.Name != "slot_map_missing" || a.Since.AsTime().UnixMilli() != 7 {
 		t.Errorf("alarms %v", res.Alarms)

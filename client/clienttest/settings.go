@@ -1,6 +1,7 @@
 package clienttest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -219,7 +220,7 @@ func (s tenantService) DeleteTenant(
 type clusterService struct{ *Server }
 
 func (s clusterService) GetCluster(
-	_ context.Context, _ *connect.Request[carillonv1.GetClusterRequest],
+	_ context.Context, req *connect.Request[carillonv1.GetClusterRequest],
 ) (*connect.Response[carillonv1.GetClusterResponse], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +247,7 @@ func (s clusterService) GetCluster(
 		}
 	}
 	return connect.NewResponse(&carillonv1.GetClusterResponse{
-		ClusterId: "fake", Time: timestamppb.New(now), Backlog: backlog,
+		ClusterId: "fake", Time: timestamppb.New(now), Backlog: backlog, Tenants: s.topTenants(int(req.Msg.GetTopTenants())),
 		Nodes: []*carillonv1.Node{{
 			Name: "n1", StoreId: "s1", Address: "127.0.0.1:7070", Version: "dev", Ready: true, ShardsLed: 1,
 			StartTime: timestamppb.New(now), State: carillonv1.StoreState_STORE_STATE_UP, Replicas: 1, Controller: true,
@@ -257,4 +258,19 @@ func (s clusterService) GetCluster(
 			Members: []*carillonv1.Replica{{Node: "n1", Active: true}},
 		}},
 	}), nil
+}
+
+// topTenants are the n tenants with most jobs.
+func (s clusterService) topTenants(n int) (top []*carillonv1.TenantLoad) {
+	jobs := map[string]uint64{}
+	for key := range s.jobs {
+		jobs[key.tenant]++
+	}
+	for tenant, count := range jobs {
+		top = append(top, &carillonv1.TenantLoad{Tenant: tenant, Jobs: count})
+	}
+	slices.SortFunc(top, func(a, b *carillonv1.TenantLoad) int {
+		return cmp.Or(cmp.Compare(b.GetJobs(), a.GetJobs()), cmp.Compare(a.GetTenant(), b.GetTenant()))
+	})
+	return top[:min(n, len(top))]
 }

@@ -101,12 +101,14 @@ func (r *Router) Open(store string) bool {
 }
 
 // NodeStatus asks a store's node for its status.
-func (r *Router) NodeStatus(ctx context.Context, store string) (*clusterv1.NodeStatusResponse, error) {
+func (r *Router) NodeStatus(
+	ctx context.Context, store string, req *clusterv1.NodeStatusRequest,
+) (*clusterv1.NodeStatusResponse, error) {
 	p, err := r.peer(store)
 	if err != nil {
 		return nil, err
 	}
-	return call(ctx, p, p.client.NodeStatus, &clusterv1.NodeStatusRequest{})
+	return call(ctx, p, p.client.NodeStatus, req)
 }
 
 // Transfer has a store's node hand leaderships over, at most 1,024. The reasons say, in the order of the handovers, why

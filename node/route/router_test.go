@@ -13,6 +13,7 @@ import (
 	"github.com/carillon-scheduler/carillon/node/replica"
 	"github.com/carillon-scheduler/carillon/rpc"
 
+	clusterv1 "github.com/carillon-scheduler/carillon/proto/carillon/cluster/v1"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
@@ -316,7 +317,7 @@ func TestLargeBatchesAreCut(t *testing.T) {
 
 func TestNodesDescribeThemselves(t *testing.T) {
 	c := newCluster(t, "a", "b")
-	status, err := c.nodes["a"].router.NodeStatus(t.Context(), "b")
+	status, err := c.nodes["a"].router.NodeStatus(t.Context(), "b", &clusterv1.NodeStatusRequest{})
 	if err != nil || status.Node.Store != "b" {
 		t.Errorf("%v, %v", status, err)
 	}

@@ -191,9 +191,12 @@ func (VerifyResult) EnumDescriptor() ([]byte, []int) {
 	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{2}
 }
 
-// GetClusterRequest has no fields yet.
+// GetClusterRequest says what is wanted beside what the nodes know without looking.
 type GetClusterRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Count the jobs of every tenant, and answer with so many of them, those with most jobs: at most 100. 0: count nothing,
+	// which is cheaper, since rows are read for it.
+	TopTenants    uint32 `protobuf:"varint,1,opt,name=top_tenants,json=topTenants,proto3" json:"top_tenants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -228,6 +231,13 @@ func (*GetClusterRequest) Descriptor() ([]byte, []int) {
 	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{0}
 }
 
+func (x *GetClusterRequest) GetTopTenants() uint32 {
+	if x != nil {
+		return x.TopTenants
+	}
+	return 0
+}
+
 // GetClusterResponse is the cluster at a glance.
 type GetClusterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -242,9 +252,14 @@ type GetClusterResponse struct {
 	// What needs a person's attention; empty: nothing.
 	Alarms []*Alarm `protobuf:"bytes,5,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	// When this was put together, by the answering node's disciplined clock.
-	Time          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Time *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
+	// The tenants with most jobs, those with most first, if top_tenants asks for them.
+	Tenants []*TenantLoad `protobuf:"bytes,7,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	// Shards of which not all jobs were counted by tenant, if top_tenants asks for it: they have more than 200,000, or no leader
+	// that answers, or the time was up. Above 0 there can be larger tenants than those in tenants.
+	UncountedShards uint32 `protobuf:"varint,8,opt,name=uncounted_shards,json=uncountedShards,proto3" json:"uncounted_shards,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetClusterResponse) Reset() {
@@ -319,6 +334,84 @@ func (x *GetClusterResponse) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GetClusterResponse) GetTenants() []*TenantLoad {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+func (x *GetClusterResponse) GetUncountedShards() uint32 {
+	if x != nil {
+		return x.UncountedShards
+	}
+	return 0
+}
+
+// TenantLoad is a tenant's share of the work, over all shards.
+type TenantLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Its jobs that are not deleted, as far as they were counted.
+	Jobs uint64 `protobuf:"varint,2,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// It may have more than that: not all were counted.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantLoad) Reset() {
+	*x = TenantLoad{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantLoad) ProtoMessage() {}
+
+func (x *TenantLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantLoad.ProtoReflect.Descriptor instead.
+func (*TenantLoad) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TenantLoad) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *TenantLoad) GetJobs() uint64 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *TenantLoad) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // Node is one process of the cluster, with one store.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -356,7 +449,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +461,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +474,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Node) GetName() string {
@@ -509,7 +602,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +614,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +627,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{3}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Shard) GetId() uint32 {
@@ -619,7 +712,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +724,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +737,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Replica) GetNode() string {
@@ -707,7 +800,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +812,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +825,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Backlog) GetJobs() uint64 {
@@ -810,7 +903,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +915,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +928,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{6}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Alarm) GetName() string {
@@ -888,7 +981,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +993,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1006,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{7}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TransferLeaderRequest) GetShards() []uint32 {
@@ -947,7 +1040,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -959,7 +1052,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +1065,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{8}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TransferLeaderResponse) GetTransfers() []*LeaderTransfer {
@@ -1001,7 +1094,7 @@ type LeaderTransfer struct {
 
 func (x *LeaderTransfer) Reset() {
 	*x = LeaderTransfer{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[9]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1106,7 @@ func (x *LeaderTransfer) String() string {
 func (*LeaderTransfer) ProtoMessage() {}
 
 func (x *LeaderTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[9]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1119,7 @@ func (x *LeaderTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderTransfer.ProtoReflect.Descriptor instead.
 func (*LeaderTransfer) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{9}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LeaderTransfer) GetShard() uint32 {
@@ -1075,7 +1168,7 @@ type DrainNodeRequest struct {
 
 func (x *DrainNodeRequest) Reset() {
 	*x = DrainNodeRequest{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[10]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1180,7 @@ func (x *DrainNodeRequest) String() string {
 func (*DrainNodeRequest) ProtoMessage() {}
 
 func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[10]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1193,7 @@ func (x *DrainNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeRequest.ProtoReflect.Descriptor instead.
 func (*DrainNodeRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{10}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DrainNodeRequest) GetNode() string {
@@ -1121,7 +1214,7 @@ type UndrainNodeRequest struct {
 
 func (x *UndrainNodeRequest) Reset() {
 	*x = UndrainNodeRequest{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1226,7 @@ func (x *UndrainNodeRequest) String() string {
 func (*UndrainNodeRequest) ProtoMessage() {}
 
 func (x *UndrainNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1239,7 @@ func (x *UndrainNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainNodeRequest.ProtoReflect.Descriptor instead.
 func (*UndrainNodeRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UndrainNodeRequest) GetNode() string {
@@ -1167,7 +1260,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1272,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1285,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{12}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemoveNodeRequest) GetNode() string {
@@ -1213,7 +1306,7 @@ type ReplaceStoreRequest struct {
 
 func (x *ReplaceStoreRequest) Reset() {
 	*x = ReplaceStoreRequest{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +1318,7 @@ func (x *ReplaceStoreRequest) String() string {
 func (*ReplaceStoreRequest) ProtoMessage() {}
 
 func (x *ReplaceStoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1238,7 +1331,7 @@ func (x *ReplaceStoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceStoreRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceStoreRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{13}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplaceStoreRequest) GetNode() string {
@@ -1258,7 +1351,7 @@ type DrainNodeResponse struct {
 
 func (x *DrainNodeResponse) Reset() {
 	*x = DrainNodeResponse{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1363,7 @@ func (x *DrainNodeResponse) String() string {
 func (*DrainNodeResponse) ProtoMessage() {}
 
 func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1376,7 @@ func (x *DrainNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainNodeResponse.ProtoReflect.Descriptor instead.
 func (*DrainNodeResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DrainNodeResponse) GetChange() *NodeChange {
@@ -1303,7 +1396,7 @@ type UndrainNodeResponse struct {
 
 func (x *UndrainNodeResponse) Reset() {
 	*x = UndrainNodeResponse{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1408,7 @@ func (x *UndrainNodeResponse) String() string {
 func (*UndrainNodeResponse) ProtoMessage() {}
 
 func (x *UndrainNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1421,7 @@ func (x *UndrainNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainNodeResponse.ProtoReflect.Descriptor instead.
 func (*UndrainNodeResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UndrainNodeResponse) GetChange() *NodeChange {
@@ -1348,7 +1441,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1453,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1466,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RemoveNodeResponse) GetChange() *NodeChange {
@@ -1393,7 +1486,7 @@ type ReplaceStoreResponse struct {
 
 func (x *ReplaceStoreResponse) Reset() {
 	*x = ReplaceStoreResponse{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1498,7 @@ func (x *ReplaceStoreResponse) String() string {
 func (*ReplaceStoreResponse) ProtoMessage() {}
 
 func (x *ReplaceStoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1511,7 @@ func (x *ReplaceStoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceStoreResponse.ProtoReflect.Descriptor instead.
 func (*ReplaceStoreResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplaceStoreResponse) GetChange() *NodeChange {
@@ -1453,7 +1546,7 @@ type NodeChange struct {
 
 func (x *NodeChange) Reset() {
 	*x = NodeChange{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1558,7 @@ func (x *NodeChange) String() string {
 func (*NodeChange) ProtoMessage() {}
 
 func (x *NodeChange) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1571,7 @@ func (x *NodeChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeChange.ProtoReflect.Descriptor instead.
 func (*NodeChange) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NodeChange) GetNode() string {
@@ -1548,7 +1641,7 @@ type VerifyClusterRequest struct {
 
 func (x *VerifyClusterRequest) Reset() {
 	*x = VerifyClusterRequest{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1653,7 @@ func (x *VerifyClusterRequest) String() string {
 func (*VerifyClusterRequest) ProtoMessage() {}
 
 func (x *VerifyClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1666,7 @@ func (x *VerifyClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyClusterRequest.ProtoReflect.Descriptor instead.
 func (*VerifyClusterRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VerifyClusterRequest) GetShards() []uint32 {
@@ -1596,7 +1689,7 @@ type VerifyClusterResponse struct {
 
 func (x *VerifyClusterResponse) Reset() {
 	*x = VerifyClusterResponse{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1701,7 @@ func (x *VerifyClusterResponse) String() string {
 func (*VerifyClusterResponse) ProtoMessage() {}
 
 func (x *VerifyClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1714,7 @@ func (x *VerifyClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyClusterResponse.ProtoReflect.Descriptor instead.
 func (*VerifyClusterResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerifyClusterResponse) GetResult() VerifyResult {
@@ -1657,7 +1750,7 @@ type ShardVerification struct {
 
 func (x *ShardVerification) Reset() {
 	*x = ShardVerification{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1762,7 @@ func (x *ShardVerification) String() string {
 func (*ShardVerification) ProtoMessage() {}
 
 func (x *ShardVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1775,7 @@ func (x *ShardVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardVerification.ProtoReflect.Descriptor instead.
 func (*ShardVerification) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{21}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ShardVerification) GetShard() uint32 {
@@ -1743,7 +1836,7 @@ type ReplicaVerification struct {
 
 func (x *ReplicaVerification) Reset() {
 	*x = ReplicaVerification{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1848,7 @@ func (x *ReplicaVerification) String() string {
 func (*ReplicaVerification) ProtoMessage() {}
 
 func (x *ReplicaVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1861,7 @@ func (x *ReplicaVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaVerification.ProtoReflect.Descriptor instead.
 func (*ReplicaVerification) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{22}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReplicaVerification) GetNode() string {
@@ -1835,7 +1928,7 @@ type Violation struct {
 
 func (x *Violation) Reset() {
 	*x = Violation{}
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +1940,7 @@ func (x *Violation) String() string {
 func (*Violation) ProtoMessage() {}
 
 func (x *Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +1953,7 @@ func (x *Violation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Violation.ProtoReflect.Descriptor instead.
 func (*Violation) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{23}
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Violation) GetRule() string {
@@ -1888,8 +1981,10 @@ var File_carillon_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
-	"!carillon/v1/cluster_service.proto\x12\vcarillon.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x13\n" +
-	"\x11GetClusterRequest\"\x94\x02\n" +
+	"!carillon/v1/cluster_service.proto\x12\vcarillon.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n" +
+	"\x11GetClusterRequest\x12\x1f\n" +
+	"\vtop_tenants\x18\x01 \x01(\rR\n" +
+	"topTenants\"\xf2\x02\n" +
 	"\x12GetClusterResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12'\n" +
@@ -1897,7 +1992,14 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\x06shards\x18\x03 \x03(\v2\x12.carillon.v1.ShardR\x06shards\x12.\n" +
 	"\abacklog\x18\x04 \x01(\v2\x14.carillon.v1.BacklogR\abacklog\x12*\n" +
 	"\x06alarms\x18\x05 \x03(\v2\x12.carillon.v1.AlarmR\x06alarms\x12.\n" +
-	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\x9d\x04\n" +
+	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x121\n" +
+	"\atenants\x18\a \x03(\v2\x17.carillon.v1.TenantLoadR\atenants\x12)\n" +
+	"\x10uncounted_shards\x18\b \x01(\rR\x0funcountedShards\"L\n" +
+	"\n" +
+	"TenantLoad\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04jobs\x18\x02 \x01(\x04R\x04jobs\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x9d\x04\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12\x18\n" +
@@ -2054,83 +2156,85 @@ func file_carillon_v1_cluster_service_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_carillon_v1_cluster_service_proto_goTypes = []any{
 	(StoreState)(0),                // 0: carillon.v1.StoreState
 	(ControlRole)(0),               // 1: carillon.v1.ControlRole
 	(VerifyResult)(0),              // 2: carillon.v1.VerifyResult
 	(*GetClusterRequest)(nil),      // 3: carillon.v1.GetClusterRequest
 	(*GetClusterResponse)(nil),     // 4: carillon.v1.GetClusterResponse
-	(*Node)(nil),                   // 5: carillon.v1.Node
-	(*Shard)(nil),                  // 6: carillon.v1.Shard
-	(*Replica)(nil),                // 7: carillon.v1.Replica
-	(*Backlog)(nil),                // 8: carillon.v1.Backlog
-	(*Alarm)(nil),                  // 9: carillon.v1.Alarm
-	(*TransferLeaderRequest)(nil),  // 10: carillon.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 11: carillon.v1.TransferLeaderResponse
-	(*LeaderTransfer)(nil),         // 12: carillon.v1.LeaderTransfer
-	(*DrainNodeRequest)(nil),       // 13: carillon.v1.DrainNodeRequest
-	(*UndrainNodeRequest)(nil),     // 14: carillon.v1.UndrainNodeRequest
-	(*RemoveNodeRequest)(nil),      // 15: carillon.v1.RemoveNodeRequest
-	(*ReplaceStoreRequest)(nil),    // 16: carillon.v1.ReplaceStoreRequest
-	(*DrainNodeResponse)(nil),      // 17: carillon.v1.DrainNodeResponse
-	(*UndrainNodeResponse)(nil),    // 18: carillon.v1.UndrainNodeResponse
-	(*RemoveNodeResponse)(nil),     // 19: carillon.v1.RemoveNodeResponse
-	(*ReplaceStoreResponse)(nil),   // 20: carillon.v1.ReplaceStoreResponse
-	(*NodeChange)(nil),             // 21: carillon.v1.NodeChange
-	(*VerifyClusterRequest)(nil),   // 22: carillon.v1.VerifyClusterRequest
-	(*VerifyClusterResponse)(nil),  // 23: carillon.v1.VerifyClusterResponse
-	(*ShardVerification)(nil),      // 24: carillon.v1.ShardVerification
-	(*ReplicaVerification)(nil),    // 25: carillon.v1.ReplicaVerification
-	(*Violation)(nil),              // 26: carillon.v1.Violation
-	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 28: google.protobuf.Duration
+	(*TenantLoad)(nil),             // 5: carillon.v1.TenantLoad
+	(*Node)(nil),                   // 6: carillon.v1.Node
+	(*Shard)(nil),                  // 7: carillon.v1.Shard
+	(*Replica)(nil),                // 8: carillon.v1.Replica
+	(*Backlog)(nil),                // 9: carillon.v1.Backlog
+	(*Alarm)(nil),                  // 10: carillon.v1.Alarm
+	(*TransferLeaderRequest)(nil),  // 11: carillon.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 12: carillon.v1.TransferLeaderResponse
+	(*LeaderTransfer)(nil),         // 13: carillon.v1.LeaderTransfer
+	(*DrainNodeRequest)(nil),       // 14: carillon.v1.DrainNodeRequest
+	(*UndrainNodeRequest)(nil),     // 15: carillon.v1.UndrainNodeRequest
+	(*RemoveNodeRequest)(nil),      // 16: carillon.v1.RemoveNodeRequest
+	(*ReplaceStoreRequest)(nil),    // 17: carillon.v1.ReplaceStoreRequest
+	(*DrainNodeResponse)(nil),      // 18: carillon.v1.DrainNodeResponse
+	(*UndrainNodeResponse)(nil),    // 19: carillon.v1.UndrainNodeResponse
+	(*RemoveNodeResponse)(nil),     // 20: carillon.v1.RemoveNodeResponse
+	(*ReplaceStoreResponse)(nil),   // 21: carillon.v1.ReplaceStoreResponse
+	(*NodeChange)(nil),             // 22: carillon.v1.NodeChange
+	(*VerifyClusterRequest)(nil),   // 23: carillon.v1.VerifyClusterRequest
+	(*VerifyClusterResponse)(nil),  // 24: carillon.v1.VerifyClusterResponse
+	(*ShardVerification)(nil),      // 25: carillon.v1.ShardVerification
+	(*ReplicaVerification)(nil),    // 26: carillon.v1.ReplicaVerification
+	(*Violation)(nil),              // 27: carillon.v1.Violation
+	(*timestamppb.Timestamp)(nil),  // 28: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 29: google.protobuf.Duration
 }
 var file_carillon_v1_cluster_service_proto_depIdxs = []int32{
-	5,  // 0: carillon.v1.GetClusterResponse.nodes:type_name -> carillon.v1.Node
-	6,  // 1: carillon.v1.GetClusterResponse.shards:type_name -> carillon.v1.Shard
-	8,  // 2: carillon.v1.GetClusterResponse.backlog:type_name -> carillon.v1.Backlog
-	9,  // 3: carillon.v1.GetClusterResponse.alarms:type_name -> carillon.v1.Alarm
-	27, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
-	27, // 5: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
-	0,  // 6: carillon.v1.Node.state:type_name -> carillon.v1.StoreState
-	27, // 7: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
-	1,  // 8: carillon.v1.Node.control_role:type_name -> carillon.v1.ControlRole
-	28, // 9: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
-	8,  // 10: carillon.v1.Shard.backlog:type_name -> carillon.v1.Backlog
-	7,  // 11: carillon.v1.Shard.members:type_name -> carillon.v1.Replica
-	27, // 12: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
-	27, // 13: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	12, // 14: carillon.v1.TransferLeaderResponse.transfers:type_name -> carillon.v1.LeaderTransfer
-	21, // 15: carillon.v1.DrainNodeResponse.change:type_name -> carillon.v1.NodeChange
-	21, // 16: carillon.v1.UndrainNodeResponse.change:type_name -> carillon.v1.NodeChange
-	21, // 17: carillon.v1.RemoveNodeResponse.change:type_name -> carillon.v1.NodeChange
-	21, // 18: carillon.v1.ReplaceStoreResponse.change:type_name -> carillon.v1.NodeChange
-	0,  // 19: carillon.v1.NodeChange.state:type_name -> carillon.v1.StoreState
-	2,  // 20: carillon.v1.VerifyClusterResponse.result:type_name -> carillon.v1.VerifyResult
-	24, // 21: carillon.v1.VerifyClusterResponse.shards:type_name -> carillon.v1.ShardVerification
-	2,  // 22: carillon.v1.ShardVerification.result:type_name -> carillon.v1.VerifyResult
-	25, // 23: carillon.v1.ShardVerification.replicas:type_name -> carillon.v1.ReplicaVerification
-	26, // 24: carillon.v1.ReplicaVerification.violations:type_name -> carillon.v1.Violation
-	3,  // 25: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
-	10, // 26: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
-	13, // 27: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
-	14, // 28: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
-	15, // 29: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
-	16, // 30: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
-	22, // 31: carillon.v1.ClusterService.VerifyCluster:input_type -> carillon.v1.VerifyClusterRequest
-	4,  // 32: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
-	11, // 33: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
-	17, // 34: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.DrainNodeResponse
-	18, // 35: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.UndrainNodeResponse
-	19, // 36: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.RemoveNodeResponse
-	20, // 37: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.ReplaceStoreResponse
-	23, // 38: carillon.v1.ClusterService.VerifyCluster:output_type -> carillon.v1.VerifyClusterResponse
-	32, // [32:39] is the sub-list for method output_type
-	25, // [25:32] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	6,  // 0: carillon.v1.GetClusterResponse.nodes:type_name -> carillon.v1.Node
+	7,  // 1: carillon.v1.GetClusterResponse.shards:type_name -> carillon.v1.Shard
+	9,  // 2: carillon.v1.GetClusterResponse.backlog:type_name -> carillon.v1.Backlog
+	10, // 3: carillon.v1.GetClusterResponse.alarms:type_name -> carillon.v1.Alarm
+	28, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
+	5,  // 5: carillon.v1.GetClusterResponse.tenants:type_name -> carillon.v1.TenantLoad
+	28, // 6: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
+	0,  // 7: carillon.v1.Node.state:type_name -> carillon.v1.StoreState
+	28, // 8: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
+	1,  // 9: carillon.v1.Node.control_role:type_name -> carillon.v1.ControlRole
+	29, // 10: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
+	9,  // 11: carillon.v1.Shard.backlog:type_name -> carillon.v1.Backlog
+	8,  // 12: carillon.v1.Shard.members:type_name -> carillon.v1.Replica
+	28, // 13: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
+	28, // 14: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	13, // 15: carillon.v1.TransferLeaderResponse.transfers:type_name -> carillon.v1.LeaderTransfer
+	22, // 16: carillon.v1.DrainNodeResponse.change:type_name -> carillon.v1.NodeChange
+	22, // 17: carillon.v1.UndrainNodeResponse.change:type_name -> carillon.v1.NodeChange
+	22, // 18: carillon.v1.RemoveNodeResponse.change:type_name -> carillon.v1.NodeChange
+	22, // 19: carillon.v1.ReplaceStoreResponse.change:type_name -> carillon.v1.NodeChange
+	0,  // 20: carillon.v1.NodeChange.state:type_name -> carillon.v1.StoreState
+	2,  // 21: carillon.v1.VerifyClusterResponse.result:type_name -> carillon.v1.VerifyResult
+	25, // 22: carillon.v1.VerifyClusterResponse.shards:type_name -> carillon.v1.ShardVerification
+	2,  // 23: carillon.v1.ShardVerification.result:type_name -> carillon.v1.VerifyResult
+	26, // 24: carillon.v1.ShardVerification.replicas:type_name -> carillon.v1.ReplicaVerification
+	27, // 25: carillon.v1.ReplicaVerification.violations:type_name -> carillon.v1.Violation
+	3,  // 26: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
+	11, // 27: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
+	14, // 28: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
+	15, // 29: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
+	16, // 30: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
+	17, // 31: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
+	23, // 32: carillon.v1.ClusterService.VerifyCluster:input_type -> carillon.v1.VerifyClusterRequest
+	4,  // 33: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
+	12, // 34: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
+	18, // 35: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.DrainNodeResponse
+	19, // 36: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.UndrainNodeResponse
+	20, // 37: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.RemoveNodeResponse
+	21, // 38: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.ReplaceStoreResponse
+	24, // 39: carillon.v1.ClusterService.VerifyCluster:output_type -> carillon.v1.VerifyClusterResponse
+	33, // [33:40] is the sub-list for method output_type
+	26, // [26:33] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_cluster_service_proto_init() }
@@ -2138,14 +2242,14 @@ func file_carillon_v1_cluster_service_proto_init() {
 	if File_carillon_v1_cluster_service_proto != nil {
 		return
 	}
-	file_carillon_v1_cluster_service_proto_msgTypes[6].OneofWrappers = []any{}
+	file_carillon_v1_cluster_service_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_cluster_service_proto_rawDesc), len(file_carillon_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

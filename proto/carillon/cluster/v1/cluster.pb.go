@@ -2203,7 +2203,9 @@ func (x *TransferResponse) GetReasons() []string {
 
 // NodeStatusRequest asks for the status.
 type NodeStatusRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Count the jobs of the shards that the called node leads by tenant as well.
+	CountTenants  bool `protobuf:"varint,1,opt,name=count_tenants,json=countTenants,proto3" json:"count_tenants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2236,6 +2238,13 @@ func (x *NodeStatusRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use NodeStatusRequest.ProtoReflect.Descriptor instead.
 func (*NodeStatusRequest) Descriptor() ([]byte, []int) {
 	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *NodeStatusRequest) GetCountTenants() bool {
+	if x != nil {
+		return x.CountTenants
+	}
+	return false
 }
 
 // NodeStatusResponse is the node's own view.
@@ -2491,6 +2500,8 @@ type ShardStatus struct {
 	// At the leader: how far each of the others is.
 	Progress      []*ReplicaProgress `protobuf:"bytes,22,rep,name=progress,proto3" json:"progress,omitempty"`
 	LearnerStores []string           `protobuf:"bytes,23,rep,name=learner_stores,json=learnerStores,proto3" json:"learner_stores,omitempty"`
+	// At the leader, if it was asked to count. Unset: nothing was counted.
+	Tenants       *ShardTenants `protobuf:"bytes,24,opt,name=tenants,proto3" json:"tenants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2686,6 +2697,129 @@ func (x *ShardStatus) GetLearnerStores() []string {
 	return nil
 }
 
+func (x *ShardStatus) GetTenants() *ShardTenants {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+// ShardTenants are the jobs of a shard that are not deleted, by tenant: the tenants with most jobs.
+type ShardTenants struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Loads []*TenantLoad          `protobuf:"bytes,1,rep,name=loads,proto3" json:"loads,omitempty"`
+	// There are more tenants, or jobs that were not counted.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardTenants) Reset() {
+	*x = ShardTenants{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardTenants) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardTenants) ProtoMessage() {}
+
+func (x *ShardTenants) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardTenants.ProtoReflect.Descriptor instead.
+func (*ShardTenants) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ShardTenants) GetLoads() []*TenantLoad {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
+func (x *ShardTenants) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// TenantLoad is what a tenant has of a shard.
+type TenantLoad struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Jobs   uint64                 `protobuf:"varint,2,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// Counting ended within the tenant's jobs.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantLoad) Reset() {
+	*x = TenantLoad{}
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantLoad) ProtoMessage() {}
+
+func (x *TenantLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantLoad.ProtoReflect.Descriptor instead.
+func (*TenantLoad) Descriptor() ([]byte, []int) {
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *TenantLoad) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *TenantLoad) GetJobs() uint64 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *TenantLoad) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // ReplicaProgress is a replica as its leader sees it.
 type ReplicaProgress struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -2706,7 +2840,7 @@ type ReplicaProgress struct {
 
 func (x *ReplicaProgress) Reset() {
 	*x = ReplicaProgress{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +2852,7 @@ func (x *ReplicaProgress) String() string {
 func (*ReplicaProgress) ProtoMessage() {}
 
 func (x *ReplicaProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[32]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +2865,7 @@ func (x *ReplicaProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaProgress.ProtoReflect.Descriptor instead.
 func (*ReplicaProgress) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{32}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReplicaProgress) GetStore() string {
@@ -2795,7 +2929,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[33]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2941,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[33]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2954,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{33}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Alarm) GetName() string {
@@ -2862,7 +2996,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[34]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2874,7 +3008,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[34]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2887,7 +3021,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{34}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PeerStatus) GetStore() string {
@@ -2954,7 +3088,7 @@ type VerificationRequest struct {
 
 func (x *VerificationRequest) Reset() {
 	*x = VerificationRequest{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[35]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2966,7 +3100,7 @@ func (x *VerificationRequest) String() string {
 func (*VerificationRequest) ProtoMessage() {}
 
 func (x *VerificationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[35]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2979,7 +3113,7 @@ func (x *VerificationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerificationRequest.ProtoReflect.Descriptor instead.
 func (*VerificationRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{35}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *VerificationRequest) GetStore() string {
@@ -3029,7 +3163,7 @@ type VerificationResponse struct {
 
 func (x *VerificationResponse) Reset() {
 	*x = VerificationResponse{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[36]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3175,7 @@ func (x *VerificationResponse) String() string {
 func (*VerificationResponse) ProtoMessage() {}
 
 func (x *VerificationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[36]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +3188,7 @@ func (x *VerificationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerificationResponse.ProtoReflect.Descriptor instead.
 func (*VerificationResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{36}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *VerificationResponse) GetState() VerificationState {
@@ -3125,7 +3259,7 @@ type Violation struct {
 
 func (x *Violation) Reset() {
 	*x = Violation{}
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[37]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3137,7 +3271,7 @@ func (x *Violation) String() string {
 func (*Violation) ProtoMessage() {}
 
 func (x *Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[37]
+	mi := &file_carillon_cluster_v1_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,7 +3284,7 @@ func (x *Violation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Violation.ProtoReflect.Descriptor instead.
 func (*Violation) Descriptor() ([]byte, []int) {
-	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{37}
+	return file_carillon_cluster_v1_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Violation) GetRule() string {
@@ -3334,8 +3468,9 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x19\n" +
 	"\bto_store\x18\x02 \x01(\tR\atoStore\",\n" +
 	"\x10TransferResponse\x12\x18\n" +
-	"\areasons\x18\x01 \x03(\tR\areasons\"\x13\n" +
-	"\x11NodeStatusRequest\"\xee\x01\n" +
+	"\areasons\x18\x01 \x03(\tR\areasons\"8\n" +
+	"\x11NodeStatusRequest\x12#\n" +
+	"\rcount_tenants\x18\x01 \x01(\bR\fcountTenants\"\xee\x01\n" +
 	"\x12NodeStatusResponse\x123\n" +
 	"\x04node\x18\x01 \x01(\v2\x1f.carillon.cluster.v1.NodeStatusR\x04node\x128\n" +
 	"\x06shards\x18\x02 \x03(\v2 .carillon.cluster.v1.ShardStatusR\x06shards\x122\n" +
@@ -3361,7 +3496,7 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\fetcd_learner\x18\r \x01(\bR\vetcdLearner\x12\x1e\n" +
 	"\n" +
 	"controller\x18\x0e \x01(\bR\n" +
-	"controller\"\xb7\x05\n" +
+	"controller\"\xf4\x05\n" +
 	"\vShardStatus\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12!\n" +
 	"\fleader_store\x18\x02 \x01(\tR\vleaderStore\x12%\n" +
@@ -3390,7 +3525,16 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x05level\x18\x14 \x01(\rR\x05level\x12\x19\n" +
 	"\bclock_ms\x18\x15 \x01(\x03R\aclockMs\x12@\n" +
 	"\bprogress\x18\x16 \x03(\v2$.carillon.cluster.v1.ReplicaProgressR\bprogress\x12%\n" +
-	"\x0elearner_stores\x18\x17 \x03(\tR\rlearnerStores\"\xbc\x01\n" +
+	"\x0elearner_stores\x18\x17 \x03(\tR\rlearnerStores\x12;\n" +
+	"\atenants\x18\x18 \x01(\v2!.carillon.cluster.v1.ShardTenantsR\atenants\"Y\n" +
+	"\fShardTenants\x125\n" +
+	"\x05loads\x18\x01 \x03(\v2\x1f.carillon.cluster.v1.TenantLoadR\x05loads\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"L\n" +
+	"\n" +
+	"TenantLoad\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04jobs\x18\x02 \x01(\x04R\x04jobs\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xbc\x01\n" +
 	"\x0fReplicaProgress\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x1d\n" +
 	"\n" +
@@ -3485,7 +3629,7 @@ func file_carillon_cluster_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_carillon_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_carillon_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_carillon_cluster_v1_cluster_proto_goTypes = []any{
 	(RefusalCode)(0),             // 0: carillon.cluster.v1.RefusalCode
 	(FailureKind)(0),             // 1: carillon.cluster.v1.FailureKind
@@ -3522,76 +3666,80 @@ var file_carillon_cluster_v1_cluster_proto_goTypes = []any{
 	(*NodeStatusResponse)(nil),   // 32: carillon.cluster.v1.NodeStatusResponse
 	(*NodeStatus)(nil),           // 33: carillon.cluster.v1.NodeStatus
 	(*ShardStatus)(nil),          // 34: carillon.cluster.v1.ShardStatus
-	(*ReplicaProgress)(nil),      // 35: carillon.cluster.v1.ReplicaProgress
-	(*Alarm)(nil),                // 36: carillon.cluster.v1.Alarm
-	(*PeerStatus)(nil),           // 37: carillon.cluster.v1.PeerStatus
-	(*VerificationRequest)(nil),  // 38: carillon.cluster.v1.VerificationRequest
-	(*VerificationResponse)(nil), // 39: carillon.cluster.v1.VerificationResponse
-	(*Violation)(nil),            // 40: carillon.cluster.v1.Violation
-	(*v1.Command)(nil),           // 41: carillon.storage.v1.Command
-	(*v1.Job)(nil),               // 42: carillon.storage.v1.Job
-	(*v1.Execution)(nil),         // 43: carillon.storage.v1.Execution
-	(*v1.Task)(nil),              // 44: carillon.storage.v1.Task
-	(v1.ExecutionState)(0),       // 45: carillon.storage.v1.ExecutionState
-	(v1.ExecutionKind)(0),        // 46: carillon.storage.v1.ExecutionKind
+	(*ShardTenants)(nil),         // 35: carillon.cluster.v1.ShardTenants
+	(*TenantLoad)(nil),           // 36: carillon.cluster.v1.TenantLoad
+	(*ReplicaProgress)(nil),      // 37: carillon.cluster.v1.ReplicaProgress
+	(*Alarm)(nil),                // 38: carillon.cluster.v1.Alarm
+	(*PeerStatus)(nil),           // 39: carillon.cluster.v1.PeerStatus
+	(*VerificationRequest)(nil),  // 40: carillon.cluster.v1.VerificationRequest
+	(*VerificationResponse)(nil), // 41: carillon.cluster.v1.VerificationResponse
+	(*Violation)(nil),            // 42: carillon.cluster.v1.Violation
+	(*v1.Command)(nil),           // 43: carillon.storage.v1.Command
+	(*v1.Job)(nil),               // 44: carillon.storage.v1.Job
+	(*v1.Execution)(nil),         // 45: carillon.storage.v1.Execution
+	(*v1.Task)(nil),              // 46: carillon.storage.v1.Task
+	(v1.ExecutionState)(0),       // 47: carillon.storage.v1.ExecutionState
+	(v1.ExecutionKind)(0),        // 48: carillon.storage.v1.ExecutionKind
 }
 var file_carillon_cluster_v1_cluster_proto_depIdxs = []int32{
 	5,  // 0: carillon.cluster.v1.ProbeResponse.members:type_name -> carillon.cluster.v1.Member
 	5,  // 1: carillon.cluster.v1.JoinResponse.members:type_name -> carillon.cluster.v1.Member
 	9,  // 2: carillon.cluster.v1.ProposeRequest.commands:type_name -> carillon.cluster.v1.ShardCommand
-	41, // 3: carillon.cluster.v1.ShardCommand.command:type_name -> carillon.storage.v1.Command
+	43, // 3: carillon.cluster.v1.ShardCommand.command:type_name -> carillon.storage.v1.Command
 	11, // 4: carillon.cluster.v1.ProposeResponse.outcomes:type_name -> carillon.cluster.v1.Outcome
 	12, // 5: carillon.cluster.v1.Outcome.result:type_name -> carillon.cluster.v1.Result
 	15, // 6: carillon.cluster.v1.Outcome.failure:type_name -> carillon.cluster.v1.Failure
 	14, // 7: carillon.cluster.v1.Result.refusal:type_name -> carillon.cluster.v1.Refusal
-	42, // 8: carillon.cluster.v1.Result.job:type_name -> carillon.storage.v1.Job
+	44, // 8: carillon.cluster.v1.Result.job:type_name -> carillon.storage.v1.Job
 	13, // 9: carillon.cluster.v1.Result.items:type_name -> carillon.cluster.v1.Item
-	43, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
-	44, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
+	45, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
+	46, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
 	14, // 12: carillon.cluster.v1.Item.refusal:type_name -> carillon.cluster.v1.Refusal
-	45, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
+	47, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
 	0,  // 14: carillon.cluster.v1.Refusal.code:type_name -> carillon.cluster.v1.RefusalCode
 	1,  // 15: carillon.cluster.v1.Failure.kind:type_name -> carillon.cluster.v1.FailureKind
-	43, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
-	43, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
+	45, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
+	45, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
 	21, // 18: carillon.cluster.v1.ReleaseRequest.leases:type_name -> carillon.cluster.v1.LeaseRef
-	46, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
+	48, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
 	24, // 20: carillon.cluster.v1.RowsRequest.open:type_name -> carillon.cluster.v1.RowsOpen
 	25, // 21: carillon.cluster.v1.RowsRequest.scan:type_name -> carillon.cluster.v1.RowsScan
 	27, // 22: carillon.cluster.v1.RowsResponse.rows:type_name -> carillon.cluster.v1.Row
 	29, // 23: carillon.cluster.v1.TransferRequest.handovers:type_name -> carillon.cluster.v1.Handover
 	33, // 24: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
 	34, // 25: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
-	36, // 26: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
-	37, // 27: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
-	35, // 28: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
-	2,  // 29: carillon.cluster.v1.VerificationResponse.state:type_name -> carillon.cluster.v1.VerificationState
-	40, // 30: carillon.cluster.v1.VerificationResponse.violations:type_name -> carillon.cluster.v1.Violation
-	3,  // 31: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
-	6,  // 32: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
-	8,  // 33: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
-	16, // 34: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
-	18, // 35: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
-	20, // 36: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
-	23, // 37: carillon.cluster.v1.NodeService.Rows:input_type -> carillon.cluster.v1.RowsRequest
-	28, // 38: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
-	38, // 39: carillon.cluster.v1.NodeService.Verification:input_type -> carillon.cluster.v1.VerificationRequest
-	31, // 40: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
-	4,  // 41: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
-	7,  // 42: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
-	10, // 43: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
-	17, // 44: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
-	19, // 45: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
-	22, // 46: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
-	26, // 47: carillon.cluster.v1.NodeService.Rows:output_type -> carillon.cluster.v1.RowsResponse
-	30, // 48: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
-	39, // 49: carillon.cluster.v1.NodeService.Verification:output_type -> carillon.cluster.v1.VerificationResponse
-	32, // 50: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
-	41, // [41:51] is the sub-list for method output_type
-	31, // [31:41] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	38, // 26: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
+	39, // 27: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
+	37, // 28: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
+	35, // 29: carillon.cluster.v1.ShardStatus.tenants:type_name -> carillon.cluster.v1.ShardTenants
+	36, // 30: carillon.cluster.v1.ShardTenants.loads:type_name -> carillon.cluster.v1.TenantLoad
+	2,  // 31: carillon.cluster.v1.VerificationResponse.state:type_name -> carillon.cluster.v1.VerificationState
+	42, // 32: carillon.cluster.v1.VerificationResponse.violations:type_name -> carillon.cluster.v1.Violation
+	3,  // 33: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
+	6,  // 34: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
+	8,  // 35: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
+	16, // 36: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
+	18, // 37: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
+	20, // 38: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
+	23, // 39: carillon.cluster.v1.NodeService.Rows:input_type -> carillon.cluster.v1.RowsRequest
+	28, // 40: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
+	40, // 41: carillon.cluster.v1.NodeService.Verification:input_type -> carillon.cluster.v1.VerificationRequest
+	31, // 42: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
+	4,  // 43: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
+	7,  // 44: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
+	10, // 45: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
+	17, // 46: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
+	19, // 47: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
+	22, // 48: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
+	26, // 49: carillon.cluster.v1.NodeService.Rows:output_type -> carillon.cluster.v1.RowsResponse
+	30, // 50: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
+	41, // 51: carillon.cluster.v1.NodeService.Verification:output_type -> carillon.cluster.v1.VerificationResponse
+	32, // 52: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
+	43, // [43:53] is the sub-list for method output_type
+	33, // [33:43] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_carillon_cluster_v1_cluster_proto_init() }
@@ -3610,7 +3758,7 @@ func file_carillon_cluster_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_cluster_v1_cluster_proto_rawDesc), len(file_carillon_cluster_v1_cluster_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

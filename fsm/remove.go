@@ -37,7 +37,7 @@ func (a *apply) deleteJob(c *storagev1.DeleteJob) Result {
 	if c.ExpectedVersion != 0 && c.ExpectedVersion != j.Version {
 		return Result{Refusal: versionRefusal(j)}
 	}
-	if a.m.stops[jobName{c.Tenant, c.JobId}].paused {
+	if j.State == storagev1.JobState_JOB_STATE_PAUSED || a.m.stops[jobName{c.Tenant, c.JobId}].paused {
 		a.cancelHeld(c.Tenant, c.JobId, MaxBatch)
 	}
 	a.removeJob(c.Tenant, c.JobId, j, true)

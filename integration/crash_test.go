@@ -213,7 +213,10 @@ func insist[T any](ctx context.Context, call func(context.Context) (T, error)) (
 		case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeResourceExhausted, connect.CodeUnknown:
 			pauseCtx(ctx, 20*time.Millisecond)
 		default:
-			return res, err
+			if connect.IsWireError(err) {
+				return res, err
+			}
+			pauseCtx(ctx, 20*time.Millisecond) // an answer that was cut off
 		}
 	}
 }

@@ -207,6 +207,10 @@ func (h *linearHistory) call(ctx context.Context, in linearInput, insistent bool
 
 // answered is what an error says of a call; one that is none of the contract's is returned.
 func answered(err error) (linearOutput, error) {
+	if !connect.IsWireError(err) {
+		// Also an error of the node's whose text was cut off when it was killed: of that only HTTP's status has arrived.
+		return linearOutput{answer: unknown}, nil
+	}
 	switch connect.CodeOf(err) {
 	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeResourceExhausted, connect.CodeUnknown:
 		return linearOutput{answer: unknown}, nil

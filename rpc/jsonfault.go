@@ -171,7 +171,8 @@ func enumNames(enum protoreflect.EnumDescriptor) []string {
 	return names
 }
 
-// shapesOf are examples of a message: with its first field or, where exactly one field must be there, one with each.
+// shapesOf are examples of a message: with its first field or, where that is one of several of which exactly one must be
+// there, one with each.
 func shapesOf(md protoreflect.MessageDescriptor, depth int) []string {
 	fields := md.Fields()
 	if fields.Len() == 0 || depth == maxShapeDepth {
@@ -189,12 +190,12 @@ func shapesOf(md protoreflect.MessageDescriptor, depth int) []string {
 	}
 	first := fields.Get(0)
 	choice := first.ContainingOneof()
-	if choice == nil || choice.Fields().Len() != fields.Len() {
+	if choice == nil || choice.IsSynthetic() {
 		return []string{one(first)}
 	}
-	shapes := make([]string, fields.Len())
+	shapes := make([]string, choice.Fields().Len())
 	for i := range shapes {
-		shapes[i] = one(fields.Get(i))
+		shapes[i] = one(choice.Fields().Get(i))
 	}
 	return shapes
 }

@@ -20,11 +20,11 @@ func TestUnreadableJSONNamesTheField(t *testing.T) {
 		{"{\"items\": [\n {},\n {\"job\": {\"labels\": {\"ü\": \"ü\"}, \"lease\":\n 5}}]}", "items[1].job.lease",
 			`is 5; it must be a duration in seconds, such as "300s"`},
 		{`{"items": [{"job": {"schedule": {"after": "1s"}}}]}`, "items[0].job.schedule.after",
-			"is an unknown field; known here: at, delay, every"},
+			"is an unknown field; known here: at, delay, every, cron, spread, maxFiresPerDay"},
 		{`{"items": [{"job": {"schedule": {"every": "10s"}}}]}`, "items[0].job.schedule.every",
 			`is "10s"; it must be an object such as {"interval": "10s"}`},
 		{`{"items": [{"job": {"schedule": "10s"}}]}`, "items[0].job.schedule", `is "10s"; it must be an object such as ` +
-			`{"at": "2030-01-01T08:00:00Z"} or {"delay": "10s"} or {"every": {"interval": "10s"}}`},
+			`{"at": "2030-01-01T08:00:00Z"} or {"delay": "10s"} or {"every": {"interval": "10s"}} or {"cron": {"lines": ["text"]}}`},
 		{`{"items": [{"job": {"retry": 5}}]}`, "items[0].job.retry", `is 5; it must be an object such as {"maxAttempts": 1}`},
 		{`{"items": [{"job": {"retry": {"maxAttempts": "many"}}}]}`, "items[0].job.retry.max_attempts",
 			`is "many"; it must be a whole number that is not negative`},

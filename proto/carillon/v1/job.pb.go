@@ -26,6 +26,183 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Gap is what becomes of a time of day that does not exist.
+type Gap int32
+
+const (
+	// GAP_SHIFT.
+	Gap_GAP_UNSPECIFIED Gap = 0
+	// Fires at the first instant after the gap.
+	Gap_GAP_SHIFT Gap = 1
+	// Does not fire; the occurrence is shown as skipped.
+	Gap_GAP_SKIP Gap = 2
+)
+
+// Enum value maps for Gap.
+var (
+	Gap_name = map[int32]string{
+		0: "GAP_UNSPECIFIED",
+		1: "GAP_SHIFT",
+		2: "GAP_SKIP",
+	}
+	Gap_value = map[string]int32{
+		"GAP_UNSPECIFIED": 0,
+		"GAP_SHIFT":       1,
+		"GAP_SKIP":        2,
+	}
+)
+
+func (x Gap) Enum() *Gap {
+	p := new(Gap)
+	*p = x
+	return p
+}
+
+func (x Gap) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Gap) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_job_proto_enumTypes[0].Descriptor()
+}
+
+func (Gap) Type() protoreflect.EnumType {
+	return &file_carillon_v1_job_proto_enumTypes[0]
+}
+
+func (x Gap) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Gap.Descriptor instead.
+func (Gap) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{0}
+}
+
+// Repeat is what becomes of a time of day that comes twice.
+type Repeat int32
+
+const (
+	// REPEAT_FIRST.
+	Repeat_REPEAT_UNSPECIFIED Repeat = 0
+	// Fires the first time.
+	Repeat_REPEAT_FIRST Repeat = 1
+	// Fires the second time.
+	Repeat_REPEAT_LAST Repeat = 2
+	// Fires both times: two occurrences.
+	Repeat_REPEAT_BOTH Repeat = 3
+)
+
+// Enum value maps for Repeat.
+var (
+	Repeat_name = map[int32]string{
+		0: "REPEAT_UNSPECIFIED",
+		1: "REPEAT_FIRST",
+		2: "REPEAT_LAST",
+		3: "REPEAT_BOTH",
+	}
+	Repeat_value = map[string]int32{
+		"REPEAT_UNSPECIFIED": 0,
+		"REPEAT_FIRST":       1,
+		"REPEAT_LAST":        2,
+		"REPEAT_BOTH":        3,
+	}
+)
+
+func (x Repeat) Enum() *Repeat {
+	p := new(Repeat)
+	*p = x
+	return p
+}
+
+func (x Repeat) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Repeat) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_job_proto_enumTypes[1].Descriptor()
+}
+
+func (Repeat) Type() protoreflect.EnumType {
+	return &file_carillon_v1_job_proto_enumTypes[1]
+}
+
+func (x Repeat) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Repeat.Descriptor instead.
+func (Repeat) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{1}
+}
+
+// Overlap is what happens to an occurrence of the schedule that falls due while an earlier one of the same job lives: it is
+// ready, runs, or waits for its next attempt. Triggers and requeued dead letters neither block nor are blocked.
+type Overlap int32
+
+const (
+	// OVERLAP_ALLOW.
+	Overlap_OVERLAP_UNSPECIFIED Overlap = 0
+	// Both run.
+	Overlap_OVERLAP_ALLOW Overlap = 1
+	// The new one is skipped.
+	Overlap_OVERLAP_SKIP Overlap = 2
+	// The new one waits until the earlier one has ended. Of several that wait the oldest stays, the others are skipped.
+	Overlap_OVERLAP_QUEUE_ONE Overlap = 3
+	// All wait, at most 100 of a job; those beyond are skipped.
+	Overlap_OVERLAP_QUEUE_ALL Overlap = 4
+	// The earlier one is cancelled: its worker is told to stop by its next heartbeat. The new one starts when it has ended. Of
+	// several that wait the newest stays, the others are skipped.
+	Overlap_OVERLAP_CANCEL_RUNNING Overlap = 5
+)
+
+// Enum value maps for Overlap.
+var (
+	Overlap_name = map[int32]string{
+		0: "OVERLAP_UNSPECIFIED",
+		1: "OVERLAP_ALLOW",
+		2: "OVERLAP_SKIP",
+		3: "OVERLAP_QUEUE_ONE",
+		4: "OVERLAP_QUEUE_ALL",
+		5: "OVERLAP_CANCEL_RUNNING",
+	}
+	Overlap_value = map[string]int32{
+		"OVERLAP_UNSPECIFIED":    0,
+		"OVERLAP_ALLOW":          1,
+		"OVERLAP_SKIP":           2,
+		"OVERLAP_QUEUE_ONE":      3,
+		"OVERLAP_QUEUE_ALL":      4,
+		"OVERLAP_CANCEL_RUNNING": 5,
+	}
+)
+
+func (x Overlap) Enum() *Overlap {
+	p := new(Overlap)
+	*p = x
+	return p
+}
+
+func (x Overlap) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Overlap) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_job_proto_enumTypes[2].Descriptor()
+}
+
+func (Overlap) Type() protoreflect.EnumType {
+	return &file_carillon_v1_job_proto_enumTypes[2]
+}
+
+func (x Overlap) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Overlap.Descriptor instead.
+func (Overlap) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{2}
+}
+
 // CatchUp is what happens to occurrences that were missed: nobody could fire them at their time.
 type CatchUp int32
 
@@ -67,11 +244,11 @@ func (x CatchUp) String() string {
 }
 
 func (CatchUp) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_v1_job_proto_enumTypes[0].Descriptor()
+	return file_carillon_v1_job_proto_enumTypes[3].Descriptor()
 }
 
 func (CatchUp) Type() protoreflect.EnumType {
-	return &file_carillon_v1_job_proto_enumTypes[0]
+	return &file_carillon_v1_job_proto_enumTypes[3]
 }
 
 func (x CatchUp) Number() protoreflect.EnumNumber {
@@ -80,7 +257,7 @@ func (x CatchUp) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CatchUp.Descriptor instead.
 func (CatchUp) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{0}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{3}
 }
 
 // JobState is what a job does now.
@@ -129,11 +306,11 @@ func (x JobState) String() string {
 }
 
 func (JobState) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_v1_job_proto_enumTypes[1].Descriptor()
+	return file_carillon_v1_job_proto_enumTypes[4].Descriptor()
 }
 
 func (JobState) Type() protoreflect.EnumType {
-	return &file_carillon_v1_job_proto_enumTypes[1]
+	return &file_carillon_v1_job_proto_enumTypes[4]
 }
 
 func (x JobState) Number() protoreflect.EnumNumber {
@@ -142,10 +319,10 @@ func (x JobState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JobState.Descriptor instead.
 func (JobState) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{1}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{4}
 }
 
-// Schedule says when a job fires. Exactly one of its fields is set. No instant lies more than 100 years ahead.
+// Schedule says when a job fires. Exactly one of at, delay, every and cron is set. No instant lies more than 100 years ahead.
 type Schedule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule: required.
@@ -155,9 +332,16 @@ type Schedule struct {
 	//	*Schedule_At
 	//	*Schedule_Delay
 	//	*Schedule_Every
-	When          isSchedule_When `protobuf_oneof:"when"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	//	*Schedule_Cron
+	When isSchedule_When `protobuf_oneof:"when"`
+	// Starts each occurrence up to this long after its nominal time, so that jobs of one schedule do not start at once. How
+	// long is computed from the job's id and is the same for every occurrence. At most 24 h. Recurring jobs only.
+	Spread *durationpb.Duration `protobuf:"bytes,5,opt,name=spread,proto3" json:"spread,omitempty"`
+	// Refuses a schedule that would fire more often than this on its busiest day. 0: no bound of its own. The server may have
+	// one, too. Recurring jobs only.
+	MaxFiresPerDay uint32 `protobuf:"varint,6,opt,name=max_fires_per_day,json=maxFiresPerDay,proto3" json:"max_fires_per_day,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Schedule) Reset() {
@@ -224,6 +408,29 @@ func (x *Schedule) GetEvery() *Every {
 	return nil
 }
 
+func (x *Schedule) GetCron() *Cron {
+	if x != nil {
+		if x, ok := x.When.(*Schedule_Cron); ok {
+			return x.Cron
+		}
+	}
+	return nil
+}
+
+func (x *Schedule) GetSpread() *durationpb.Duration {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
+func (x *Schedule) GetMaxFiresPerDay() uint32 {
+	if x != nil {
+		return x.MaxFiresPerDay
+	}
+	return 0
+}
+
 type isSchedule_When interface {
 	isSchedule_When()
 }
@@ -243,11 +450,18 @@ type Schedule_Every struct {
 	Every *Every `protobuf:"bytes,3,opt,name=every,proto3,oneof"`
 }
 
+type Schedule_Cron struct {
+	// By the calendar of a time zone.
+	Cron *Cron `protobuf:"bytes,4,opt,name=cron,proto3,oneof"`
+}
+
 func (*Schedule_At) isSchedule_When() {}
 
 func (*Schedule_Delay) isSchedule_When() {}
 
 func (*Schedule_Every) isSchedule_When() {}
+
+func (*Schedule_Cron) isSchedule_When() {}
 
 // Every fires at anchor + k * interval for whole k, inside [start, end], at most max_runs times. Updates that keep
 // interval and anchor, pauses and triggers never disturb this grid.
@@ -333,6 +547,182 @@ func (x *Every) GetMaxRuns() uint64 {
 	return 0
 }
 
+// Cron fires when any of its lines does, inside [start, end], at most max_runs times. docs/schedules.md is the whole model.
+type Cron struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 16 patterns of 5 fields (minute, hour, day of month, month, day of week), 6 with seconds first, 7 with a year last
+	// as well, or @hourly and kin. Several lines at one instant are one occurrence. Required.
+	Lines []string `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	// A name of the IANA database, like Europe/Berlin. Empty: UTC. The data is built into the server.
+	Zone string `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	// What becomes of a time that the zone's clock leaves out. Patterns with a wildcard or step in the hour field follow
+	// elapsed time and need neither this nor repeat.
+	Gap Gap `protobuf:"varint,3,opt,name=gap,proto3,enum=carillon.v1.Gap" json:"gap,omitempty"`
+	// What becomes of a time that the zone's clock shows twice.
+	Repeat Repeat `protobuf:"varint,4,opt,name=repeat,proto3,enum=carillon.v1.Repeat" json:"repeat,omitempty"`
+	// Times at which it does not fire.
+	Exclude *Exclusions `protobuf:"bytes,5,opt,name=exclude,proto3" json:"exclude,omitempty"`
+	// No occurrence before it. Unset: from the instant the job was accepted.
+	Start *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=start,proto3" json:"start,omitempty"`
+	// No occurrence after it. Unset: no end.
+	End *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=end,proto3" json:"end,omitempty"`
+	// Occurrences accepted at most. 0: no bound.
+	MaxRuns       uint64 `protobuf:"varint,8,opt,name=max_runs,json=maxRuns,proto3" json:"max_runs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cron) Reset() {
+	*x = Cron{}
+	mi := &file_carillon_v1_job_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cron) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cron) ProtoMessage() {}
+
+func (x *Cron) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cron.ProtoReflect.Descriptor instead.
+func (*Cron) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Cron) GetLines() []string {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *Cron) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Cron) GetGap() Gap {
+	if x != nil {
+		return x.Gap
+	}
+	return Gap_GAP_UNSPECIFIED
+}
+
+func (x *Cron) GetRepeat() Repeat {
+	if x != nil {
+		return x.Repeat
+	}
+	return Repeat_REPEAT_UNSPECIFIED
+}
+
+func (x *Cron) GetExclude() *Exclusions {
+	if x != nil {
+		return x.Exclude
+	}
+	return nil
+}
+
+func (x *Cron) GetStart() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *Cron) GetEnd() *timestamppb.Timestamp {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+func (x *Cron) GetMaxRuns() uint64 {
+	if x != nil {
+		return x.MaxRuns
+	}
+	return 0
+}
+
+// Exclusions are times of the zone's clock at which a cron schedule does not fire. They look at the time that a line names,
+// also where a gap shifts it.
+type Exclusions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Days like 2026-12-24 and ranges like 2026-12-24..2027-01-06, both ends included. At most 400.
+	Dates []string `protobuf:"bytes,1,rep,name=dates,proto3" json:"dates,omitempty"`
+	// A day-of-week field, like SAT,SUN or MON#1. Empty: none.
+	Weekdays string `protobuf:"bytes,2,opt,name=weekdays,proto3" json:"weekdays,omitempty"`
+	// Patterns; with five fields each stands for whole minutes. At most 4.
+	Lines         []string `protobuf:"bytes,3,rep,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Exclusions) Reset() {
+	*x = Exclusions{}
+	mi := &file_carillon_v1_job_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Exclusions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Exclusions) ProtoMessage() {}
+
+func (x *Exclusions) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Exclusions.ProtoReflect.Descriptor instead.
+func (*Exclusions) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Exclusions) GetDates() []string {
+	if x != nil {
+		return x.Dates
+	}
+	return nil
+}
+
+func (x *Exclusions) GetWeekdays() string {
+	if x != nil {
+		return x.Weekdays
+	}
+	return ""
+}
+
+func (x *Exclusions) GetLines() []string {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
 // RetryPolicy decides on the attempts after a failure. The delay before attempt n+1 is
 // min(first_delay * (factor_thousandths/1000)^(n-1), max_delay), spread by jitter.
 type RetryPolicy struct {
@@ -354,7 +744,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_carillon_v1_job_proto_msgTypes[2]
+	mi := &file_carillon_v1_job_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +756,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_proto_msgTypes[2]
+	mi := &file_carillon_v1_job_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +769,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{2}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RetryPolicy) GetMaxAttempts() uint32 {
@@ -458,14 +848,21 @@ type JobSpec struct {
 	// An execution that has not started this long after its nominal time expires. Unset: never.
 	StartDeadline *durationpb.Duration `protobuf:"bytes,16,opt,name=start_deadline,json=startDeadline,proto3" json:"start_deadline,omitempty"`
 	// How long ended executions, and a one-shot job with them, are kept. Unset: the queue's or tenant's, else the server's.
-	Retention     *durationpb.Duration `protobuf:"bytes,17,opt,name=retention,proto3" json:"retention,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Retention *durationpb.Duration `protobuf:"bytes,17,opt,name=retention,proto3" json:"retention,omitempty"`
+	// What happens to an occurrence that falls due while an earlier one lives. Unspecified: OVERLAP_ALLOW. Recurring jobs only.
+	Overlap Overlap `protobuf:"varint,18,opt,name=overlap,proto3,enum=carillon.v1.Overlap" json:"overlap,omitempty"`
+	// Missed occurrences start at most so often, 1 to 60,000 a minute, in their order, yet never slower than twice the schedule's
+	// own pace, so that a job always catches up. 0: 60. Recurring jobs with CATCH_UP_ALL only.
+	CatchUpPerMinute uint32 `protobuf:"varint,19,opt,name=catch_up_per_minute,json=catchUpPerMinute,proto3" json:"catch_up_per_minute,omitempty"`
+	// Pauses the job after so many dead letters of its schedule in a row, at most 1,000. 0: never. Recurring jobs only.
+	PauseAfterFailures uint32 `protobuf:"varint,20,opt,name=pause_after_failures,json=pauseAfterFailures,proto3" json:"pause_after_failures,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *JobSpec) Reset() {
 	*x = JobSpec{}
-	mi := &file_carillon_v1_job_proto_msgTypes[3]
+	mi := &file_carillon_v1_job_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +874,7 @@ func (x *JobSpec) String() string {
 func (*JobSpec) ProtoMessage() {}
 
 func (x *JobSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_proto_msgTypes[3]
+	mi := &file_carillon_v1_job_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +887,7 @@ func (x *JobSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobSpec.ProtoReflect.Descriptor instead.
 func (*JobSpec) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{3}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *JobSpec) GetId() string {
@@ -612,6 +1009,27 @@ func (x *JobSpec) GetRetention() *durationpb.Duration {
 	return nil
 }
 
+func (x *JobSpec) GetOverlap() Overlap {
+	if x != nil {
+		return x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
+func (x *JobSpec) GetCatchUpPerMinute() uint32 {
+	if x != nil {
+		return x.CatchUpPerMinute
+	}
+	return 0
+}
+
+func (x *JobSpec) GetPauseAfterFailures() uint32 {
+	if x != nil {
+		return x.PauseAfterFailures
+	}
+	return 0
+}
+
 // Job is a job as it stands. Its first fields are those of JobSpec, with the same names and numbers and with defaults
 // filled in.
 type Job struct {
@@ -655,6 +1073,13 @@ type Job struct {
 	StartDeadline *durationpb.Duration `protobuf:"bytes,16,opt,name=start_deadline,json=startDeadline,proto3" json:"start_deadline,omitempty"`
 	// How long ended executions, and a one-shot job with them, are kept. Unset: the queue's or tenant's, else the server's.
 	Retention *durationpb.Duration `protobuf:"bytes,17,opt,name=retention,proto3" json:"retention,omitempty"`
+	// What happens to an occurrence that falls due while an earlier one lives. Unspecified: OVERLAP_ALLOW. Recurring jobs only.
+	Overlap Overlap `protobuf:"varint,18,opt,name=overlap,proto3,enum=carillon.v1.Overlap" json:"overlap,omitempty"`
+	// Missed occurrences start at most so often, 1 to 60,000 a minute, in their order, yet never slower than twice the schedule's
+	// own pace, so that a job always catches up. 0: 60. Recurring jobs with CATCH_UP_ALL only.
+	CatchUpPerMinute uint32 `protobuf:"varint,19,opt,name=catch_up_per_minute,json=catchUpPerMinute,proto3" json:"catch_up_per_minute,omitempty"`
+	// Pauses the job after so many dead letters of its schedule in a row, at most 1,000. 0: never. Recurring jobs only.
+	PauseAfterFailures uint32 `protobuf:"varint,20,opt,name=pause_after_failures,json=pauseAfterFailures,proto3" json:"pause_after_failures,omitempty"`
 	// 1 at creation, +1 with every change.
 	Version uint64 `protobuf:"varint,30,opt,name=version,proto3" json:"version,omitempty"`
 	// Tells apart jobs that had the same id one after the other.
@@ -677,7 +1102,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_carillon_v1_job_proto_msgTypes[4]
+	mi := &file_carillon_v1_job_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +1114,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_proto_msgTypes[4]
+	mi := &file_carillon_v1_job_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +1127,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{4}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Job) GetId() string {
@@ -824,6 +1249,27 @@ func (x *Job) GetRetention() *durationpb.Duration {
 	return nil
 }
 
+func (x *Job) GetOverlap() Overlap {
+	if x != nil {
+		return x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
+func (x *Job) GetCatchUpPerMinute() uint32 {
+	if x != nil {
+		return x.CatchUpPerMinute
+	}
+	return 0
+}
+
+func (x *Job) GetPauseAfterFailures() uint32 {
+	if x != nil {
+		return x.PauseAfterFailures
+	}
+	return 0
+}
+
 func (x *Job) GetVersion() uint64 {
 	if x != nil {
 		return x.Version
@@ -880,6 +1326,61 @@ func (x *Job) GetPauseReason() string {
 	return ""
 }
 
+// FireTime is an instant at which a job fires.
+type FireTime struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nominal instant.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// The same on the clock of the schedule's zone, in RFC 3339 with its offset. UTC for other schedules.
+	Local         string `protobuf:"bytes,2,opt,name=local,proto3" json:"local,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FireTime) Reset() {
+	*x = FireTime{}
+	mi := &file_carillon_v1_job_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FireTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FireTime) ProtoMessage() {}
+
+func (x *FireTime) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FireTime.ProtoReflect.Descriptor instead.
+func (*FireTime) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *FireTime) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *FireTime) GetLocal() string {
+	if x != nil {
+		return x.Local
+	}
+	return ""
+}
+
 // JobPatch names what an update changes. A field is changed if update_mask names it or, with an empty update_mask, if it
 // is present here. A message field (schedule, retry) is replaced whole. labels and headers replace the whole map, and
 // have no presence when empty: to clear one, name it in update_mask. Limits are those of JobSpec.
@@ -915,6 +1416,12 @@ type JobPatch struct {
 	StartDeadline *durationpb.Duration `protobuf:"bytes,14,opt,name=start_deadline,json=startDeadline,proto3" json:"start_deadline,omitempty"`
 	// New retention; named in update_mask but unset: the default.
 	Retention *durationpb.Duration `protobuf:"bytes,15,opt,name=retention,proto3" json:"retention,omitempty"`
+	// New rule for occurrences that overlap.
+	Overlap *Overlap `protobuf:"varint,18,opt,name=overlap,proto3,enum=carillon.v1.Overlap,oneof" json:"overlap,omitempty"`
+	// New pace of catching up.
+	CatchUpPerMinute *uint32 `protobuf:"varint,19,opt,name=catch_up_per_minute,json=catchUpPerMinute,proto3,oneof" json:"catch_up_per_minute,omitempty"`
+	// New bound of failures in a row.
+	PauseAfterFailures *uint32 `protobuf:"varint,20,opt,name=pause_after_failures,json=pauseAfterFailures,proto3,oneof" json:"pause_after_failures,omitempty"`
 	// ACTIVE resumes, PAUSED pauses; nothing else is accepted.
 	State *JobState `protobuf:"varint,16,opt,name=state,proto3,enum=carillon.v1.JobState,oneof" json:"state,omitempty"`
 	// Why it is paused, at most 1,024 bytes; only together with state PAUSED, or while paused.
@@ -925,7 +1432,7 @@ type JobPatch struct {
 
 func (x *JobPatch) Reset() {
 	*x = JobPatch{}
-	mi := &file_carillon_v1_job_proto_msgTypes[5]
+	mi := &file_carillon_v1_job_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1444,7 @@ func (x *JobPatch) String() string {
 func (*JobPatch) ProtoMessage() {}
 
 func (x *JobPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_proto_msgTypes[5]
+	mi := &file_carillon_v1_job_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1457,7 @@ func (x *JobPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobPatch.ProtoReflect.Descriptor instead.
 func (*JobPatch) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{5}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JobPatch) GetQueue() string {
@@ -1058,6 +1565,27 @@ func (x *JobPatch) GetRetention() *durationpb.Duration {
 	return nil
 }
 
+func (x *JobPatch) GetOverlap() Overlap {
+	if x != nil && x.Overlap != nil {
+		return *x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
+func (x *JobPatch) GetCatchUpPerMinute() uint32 {
+	if x != nil && x.CatchUpPerMinute != nil {
+		return *x.CatchUpPerMinute
+	}
+	return 0
+}
+
+func (x *JobPatch) GetPauseAfterFailures() uint32 {
+	if x != nil && x.PauseAfterFailures != nil {
+		return *x.PauseAfterFailures
+	}
+	return 0
+}
+
 func (x *JobPatch) GetState() JobState {
 	if x != nil && x.State != nil {
 		return *x.State
@@ -1093,7 +1621,7 @@ type JobReceipt struct {
 
 func (x *JobReceipt) Reset() {
 	*x = JobReceipt{}
-	mi := &file_carillon_v1_job_proto_msgTypes[6]
+	mi := &file_carillon_v1_job_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1633,7 @@ func (x *JobReceipt) String() string {
 func (*JobReceipt) ProtoMessage() {}
 
 func (x *JobReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_proto_msgTypes[6]
+	mi := &file_carillon_v1_job_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1646,7 @@ func (x *JobReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobReceipt.ProtoReflect.Descriptor instead.
 func (*JobReceipt) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{6}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JobReceipt) GetId() string {
@@ -1167,18 +1695,35 @@ var File_carillon_v1_job_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x15carillon/v1/job.proto\x12\vcarillon.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xab\x01\n" +
+	"\x15carillon/v1/job.proto\x12\vcarillon.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
 	"\bSchedule\x12,\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x02at\x121\n" +
 	"\x05delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationH\x00R\x05delay\x12*\n" +
-	"\x05every\x18\x03 \x01(\v2\x12.carillon.v1.EveryH\x00R\x05everyB\x06\n" +
-	"\x04whenJ\x04\b\x04\x10\x05R\x04cron\"\xed\x01\n" +
+	"\x05every\x18\x03 \x01(\v2\x12.carillon.v1.EveryH\x00R\x05every\x12'\n" +
+	"\x04cron\x18\x04 \x01(\v2\x11.carillon.v1.CronH\x00R\x04cron\x121\n" +
+	"\x06spread\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06spread\x12)\n" +
+	"\x11max_fires_per_day\x18\x06 \x01(\rR\x0emaxFiresPerDayB\x06\n" +
+	"\x04when\"\xed\x01\n" +
 	"\x05Every\x125\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\x122\n" +
 	"\x06anchor\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06anchor\x120\n" +
 	"\x05start\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12,\n" +
 	"\x03end\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03end\x12\x19\n" +
-	"\bmax_runs\x18\x05 \x01(\x04R\amaxRuns\"\x9e\x02\n" +
+	"\bmax_runs\x18\x05 \x01(\x04R\amaxRuns\"\xaf\x02\n" +
+	"\x04Cron\x12\x14\n" +
+	"\x05lines\x18\x01 \x03(\tR\x05lines\x12\x12\n" +
+	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\"\n" +
+	"\x03gap\x18\x03 \x01(\x0e2\x10.carillon.v1.GapR\x03gap\x12+\n" +
+	"\x06repeat\x18\x04 \x01(\x0e2\x13.carillon.v1.RepeatR\x06repeat\x121\n" +
+	"\aexclude\x18\x05 \x01(\v2\x17.carillon.v1.ExclusionsR\aexclude\x120\n" +
+	"\x05start\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12,\n" +
+	"\x03end\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x03end\x12\x19\n" +
+	"\bmax_runs\x18\b \x01(\x04R\amaxRuns\"T\n" +
+	"\n" +
+	"Exclusions\x12\x14\n" +
+	"\x05dates\x18\x01 \x03(\tR\x05dates\x12\x1a\n" +
+	"\bweekdays\x18\x02 \x01(\tR\bweekdays\x12\x14\n" +
+	"\x05lines\x18\x03 \x03(\tR\x05lines\"\x9e\x02\n" +
 	"\vRetryPolicy\x12!\n" +
 	"\fmax_attempts\x18\x01 \x01(\rR\vmaxAttempts\x12:\n" +
 	"\vfirst_delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
@@ -1186,7 +1731,7 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\x12factor_thousandths\x18\x03 \x01(\rR\x11factorThousandths\x126\n" +
 	"\tmax_delay\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bmaxDelay\x122\n" +
 	"\x12jitter_thousandths\x18\x05 \x01(\rH\x00R\x11jitterThousandths\x88\x01\x01B\x15\n" +
-	"\x13_jitter_thousandths\"\xe7\x06\n" +
+	"\x13_jitter_thousandths\"\xf8\a\n" +
 	"\aJobSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -1206,14 +1751,18 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\x05retry\x18\x0e \x01(\v2\x18.carillon.v1.RetryPolicyR\x05retry\x12/\n" +
 	"\x05lease\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12@\n" +
 	"\x0estart_deadline\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\rstartDeadline\x127\n" +
-	"\tretention\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\tretention\x1a9\n" +
+	"\tretention\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12.\n" +
+	"\aoverlap\x18\x12 \x01(\x0e2\x14.carillon.v1.OverlapR\aoverlap\x12-\n" +
+	"\x13catch_up_per_minute\x18\x13 \x01(\rR\x10catchUpPerMinute\x120\n" +
+	"\x14pause_after_failures\x18\x14 \x01(\rR\x12pauseAfterFailures\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_priority\"\xb4\t\n" +
+	"\t_priority\"\xc5\n" +
+	"\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -1233,7 +1782,10 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\x05retry\x18\x0e \x01(\v2\x18.carillon.v1.RetryPolicyR\x05retry\x12/\n" +
 	"\x05lease\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12@\n" +
 	"\x0estart_deadline\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\rstartDeadline\x127\n" +
-	"\tretention\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12\x18\n" +
+	"\tretention\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12.\n" +
+	"\aoverlap\x18\x12 \x01(\x0e2\x14.carillon.v1.OverlapR\aoverlap\x12-\n" +
+	"\x13catch_up_per_minute\x18\x13 \x01(\rR\x10catchUpPerMinute\x120\n" +
+	"\x14pause_after_failures\x18\x14 \x01(\rR\x12pauseAfterFailures\x12\x18\n" +
 	"\aversion\x18\x1e \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x1f \x01(\x04R\vincarnation\x12+\n" +
 	"\x05state\x18  \x01(\x0e2\x15.carillon.v1.JobStateR\x05state\x12;\n" +
@@ -1250,7 +1802,11 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_priorityJ\x04\b\x12\x10\x1e\"\xaa\b\n" +
+	"\t_priorityJ\x04\b\x15\x10\x1e\"P\n" +
+	"\bFireTime\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\tR\x05local\"\x87\n" +
+	"\n" +
 	"\bJobPatch\x12\x19\n" +
 	"\x05queue\x18\x01 \x01(\tH\x00R\x05queue\x88\x01\x01\x121\n" +
 	"\bschedule\x18\x02 \x01(\v2\x15.carillon.v1.ScheduleR\bschedule\x124\n" +
@@ -1268,9 +1824,13 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\x05retry\x18\f \x01(\v2\x18.carillon.v1.RetryPolicyR\x05retry\x12/\n" +
 	"\x05lease\x18\r \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12@\n" +
 	"\x0estart_deadline\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\rstartDeadline\x127\n" +
-	"\tretention\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\tretention\x120\n" +
-	"\x05state\x18\x10 \x01(\x0e2\x15.carillon.v1.JobStateH\aR\x05state\x88\x01\x01\x12&\n" +
-	"\fpause_reason\x18\x11 \x01(\tH\bR\vpauseReason\x88\x01\x01\x1a9\n" +
+	"\tretention\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\tretention\x123\n" +
+	"\aoverlap\x18\x12 \x01(\x0e2\x14.carillon.v1.OverlapH\aR\aoverlap\x88\x01\x01\x122\n" +
+	"\x13catch_up_per_minute\x18\x13 \x01(\rH\bR\x10catchUpPerMinute\x88\x01\x01\x125\n" +
+	"\x14pause_after_failures\x18\x14 \x01(\rH\tR\x12pauseAfterFailures\x88\x01\x01\x120\n" +
+	"\x05state\x18\x10 \x01(\x0e2\x15.carillon.v1.JobStateH\n" +
+	"R\x05state\x88\x01\x01\x12&\n" +
+	"\fpause_reason\x18\x11 \x01(\tH\vR\vpauseReason\x88\x01\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -1284,7 +1844,11 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\r_content_typeB\x0e\n" +
 	"\f_payload_refB\v\n" +
 	"\t_priorityB\x0f\n" +
-	"\r_fairness_keyB\b\n" +
+	"\r_fairness_keyB\n" +
+	"\n" +
+	"\b_overlapB\x16\n" +
+	"\x14_catch_up_per_minuteB\x17\n" +
+	"\x15_pause_after_failuresB\b\n" +
 	"\x06_stateB\x0f\n" +
 	"\r_pause_reason\"\xe6\x01\n" +
 	"\n" +
@@ -1295,7 +1859,23 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\x04R\aversion\x12;\n" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x127\n" +
-	"\tnext_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime*]\n" +
+	"\tnext_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime*7\n" +
+	"\x03Gap\x12\x13\n" +
+	"\x0fGAP_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tGAP_SHIFT\x10\x01\x12\f\n" +
+	"\bGAP_SKIP\x10\x02*T\n" +
+	"\x06Repeat\x12\x16\n" +
+	"\x12REPEAT_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fREPEAT_FIRST\x10\x01\x12\x0f\n" +
+	"\vREPEAT_LAST\x10\x02\x12\x0f\n" +
+	"\vREPEAT_BOTH\x10\x03*\x91\x01\n" +
+	"\aOverlap\x12\x17\n" +
+	"\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rOVERLAP_ALLOW\x10\x01\x12\x10\n" +
+	"\fOVERLAP_SKIP\x10\x02\x12\x15\n" +
+	"\x11OVERLAP_QUEUE_ONE\x10\x03\x12\x15\n" +
+	"\x11OVERLAP_QUEUE_ALL\x10\x04\x12\x1a\n" +
+	"\x16OVERLAP_CANCEL_RUNNING\x10\x05*]\n" +
 	"\aCatchUp\x12\x18\n" +
 	"\x14CATCH_UP_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCATCH_UP_NONE\x10\x01\x12\x13\n" +
@@ -1320,76 +1900,93 @@ func file_carillon_v1_job_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_job_proto_rawDescData
 }
 
-var file_carillon_v1_job_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_carillon_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_carillon_v1_job_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_carillon_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_carillon_v1_job_proto_goTypes = []any{
-	(CatchUp)(0),                  // 0: carillon.v1.CatchUp
-	(JobState)(0),                 // 1: carillon.v1.JobState
-	(*Schedule)(nil),              // 2: carillon.v1.Schedule
-	(*Every)(nil),                 // 3: carillon.v1.Every
-	(*RetryPolicy)(nil),           // 4: carillon.v1.RetryPolicy
-	(*JobSpec)(nil),               // 5: carillon.v1.JobSpec
-	(*Job)(nil),                   // 6: carillon.v1.Job
-	(*JobPatch)(nil),              // 7: carillon.v1.JobPatch
-	(*JobReceipt)(nil),            // 8: carillon.v1.JobReceipt
-	nil,                           // 9: carillon.v1.JobSpec.LabelsEntry
-	nil,                           // 10: carillon.v1.JobSpec.HeadersEntry
-	nil,                           // 11: carillon.v1.Job.LabelsEntry
-	nil,                           // 12: carillon.v1.Job.HeadersEntry
-	nil,                           // 13: carillon.v1.JobPatch.LabelsEntry
-	nil,                           // 14: carillon.v1.JobPatch.HeadersEntry
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(Gap)(0),                      // 0: carillon.v1.Gap
+	(Repeat)(0),                   // 1: carillon.v1.Repeat
+	(Overlap)(0),                  // 2: carillon.v1.Overlap
+	(CatchUp)(0),                  // 3: carillon.v1.CatchUp
+	(JobState)(0),                 // 4: carillon.v1.JobState
+	(*Schedule)(nil),              // 5: carillon.v1.Schedule
+	(*Every)(nil),                 // 6: carillon.v1.Every
+	(*Cron)(nil),                  // 7: carillon.v1.Cron
+	(*Exclusions)(nil),            // 8: carillon.v1.Exclusions
+	(*RetryPolicy)(nil),           // 9: carillon.v1.RetryPolicy
+	(*JobSpec)(nil),               // 10: carillon.v1.JobSpec
+	(*Job)(nil),                   // 11: carillon.v1.Job
+	(*FireTime)(nil),              // 12: carillon.v1.FireTime
+	(*JobPatch)(nil),              // 13: carillon.v1.JobPatch
+	(*JobReceipt)(nil),            // 14: carillon.v1.JobReceipt
+	nil,                           // 15: carillon.v1.JobSpec.LabelsEntry
+	nil,                           // 16: carillon.v1.JobSpec.HeadersEntry
+	nil,                           // 17: carillon.v1.Job.LabelsEntry
+	nil,                           // 18: carillon.v1.Job.HeadersEntry
+	nil,                           // 19: carillon.v1.JobPatch.LabelsEntry
+	nil,                           // 20: carillon.v1.JobPatch.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
 }
 var file_carillon_v1_job_proto_depIdxs = []int32{
-	15, // 0: carillon.v1.Schedule.at:type_name -> google.protobuf.Timestamp
-	16, // 1: carillon.v1.Schedule.delay:type_name -> google.protobuf.Duration
-	3,  // 2: carillon.v1.Schedule.every:type_name -> carillon.v1.Every
-	16, // 3: carillon.v1.Every.interval:type_name -> google.protobuf.Duration
-	15, // 4: carillon.v1.Every.anchor:type_name -> google.protobuf.Timestamp
-	15, // 5: carillon.v1.Every.start:type_name -> google.protobuf.Timestamp
-	15, // 6: carillon.v1.Every.end:type_name -> google.protobuf.Timestamp
-	16, // 7: carillon.v1.RetryPolicy.first_delay:type_name -> google.protobuf.Duration
-	16, // 8: carillon.v1.RetryPolicy.max_delay:type_name -> google.protobuf.Duration
-	2,  // 9: carillon.v1.JobSpec.schedule:type_name -> carillon.v1.Schedule
-	0,  // 10: carillon.v1.JobSpec.catch_up:type_name -> carillon.v1.CatchUp
-	16, // 11: carillon.v1.JobSpec.catch_up_window:type_name -> google.protobuf.Duration
-	9,  // 12: carillon.v1.JobSpec.labels:type_name -> carillon.v1.JobSpec.LabelsEntry
-	10, // 13: carillon.v1.JobSpec.headers:type_name -> carillon.v1.JobSpec.HeadersEntry
-	4,  // 14: carillon.v1.JobSpec.retry:type_name -> carillon.v1.RetryPolicy
-	16, // 15: carillon.v1.JobSpec.lease:type_name -> google.protobuf.Duration
-	16, // 16: carillon.v1.JobSpec.start_deadline:type_name -> google.protobuf.Duration
-	16, // 17: carillon.v1.JobSpec.retention:type_name -> google.protobuf.Duration
-	2,  // 18: carillon.v1.Job.schedule:type_name -> carillon.v1.Schedule
-	0,  // 19: carillon.v1.Job.catch_up:type_name -> carillon.v1.CatchUp
-	16, // 20: carillon.v1.Job.catch_up_window:type_name -> google.protobuf.Duration
-	11, // 21: carillon.v1.Job.labels:type_name -> carillon.v1.Job.LabelsEntry
-	12, // 22: carillon.v1.Job.headers:type_name -> carillon.v1.Job.HeadersEntry
-	4,  // 23: carillon.v1.Job.retry:type_name -> carillon.v1.RetryPolicy
-	16, // 24: carillon.v1.Job.lease:type_name -> google.protobuf.Duration
-	16, // 25: carillon.v1.Job.start_deadline:type_name -> google.protobuf.Duration
-	16, // 26: carillon.v1.Job.retention:type_name -> google.protobuf.Duration
-	1,  // 27: carillon.v1.Job.state:type_name -> carillon.v1.JobState
-	15, // 28: carillon.v1.Job.create_time:type_name -> google.protobuf.Timestamp
-	15, // 29: carillon.v1.Job.update_time:type_name -> google.protobuf.Timestamp
-	15, // 30: carillon.v1.Job.next_time:type_name -> google.protobuf.Timestamp
-	2,  // 31: carillon.v1.JobPatch.schedule:type_name -> carillon.v1.Schedule
-	0,  // 32: carillon.v1.JobPatch.catch_up:type_name -> carillon.v1.CatchUp
-	16, // 33: carillon.v1.JobPatch.catch_up_window:type_name -> google.protobuf.Duration
-	13, // 34: carillon.v1.JobPatch.labels:type_name -> carillon.v1.JobPatch.LabelsEntry
-	14, // 35: carillon.v1.JobPatch.headers:type_name -> carillon.v1.JobPatch.HeadersEntry
-	4,  // 36: carillon.v1.JobPatch.retry:type_name -> carillon.v1.RetryPolicy
-	16, // 37: carillon.v1.JobPatch.lease:type_name -> google.protobuf.Duration
-	16, // 38: carillon.v1.JobPatch.start_deadline:type_name -> google.protobuf.Duration
-	16, // 39: carillon.v1.JobPatch.retention:type_name -> google.protobuf.Duration
-	1,  // 40: carillon.v1.JobPatch.state:type_name -> carillon.v1.JobState
-	15, // 41: carillon.v1.JobReceipt.create_time:type_name -> google.protobuf.Timestamp
-	15, // 42: carillon.v1.JobReceipt.next_time:type_name -> google.protobuf.Timestamp
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	21, // 0: carillon.v1.Schedule.at:type_name -> google.protobuf.Timestamp
+	22, // 1: carillon.v1.Schedule.delay:type_name -> google.protobuf.Duration
+	6,  // 2: carillon.v1.Schedule.every:type_name -> carillon.v1.Every
+	7,  // 3: carillon.v1.Schedule.cron:type_name -> carillon.v1.Cron
+	22, // 4: carillon.v1.Schedule.spread:type_name -> google.protobuf.Duration
+	22, // 5: carillon.v1.Every.interval:type_name -> google.protobuf.Duration
+	21, // 6: carillon.v1.Every.anchor:type_name -> google.protobuf.Timestamp
+	21, // 7: carillon.v1.Every.start:type_name -> google.protobuf.Timestamp
+	21, // 8: carillon.v1.Every.end:type_name -> google.protobuf.Timestamp
+	0,  // 9: carillon.v1.Cron.gap:type_name -> carillon.v1.Gap
+	1,  // 10: carillon.v1.Cron.repeat:type_name -> carillon.v1.Repeat
+	8,  // 11: carillon.v1.Cron.exclude:type_name -> carillon.v1.Exclusions
+	21, // 12: carillon.v1.Cron.start:type_name -> google.protobuf.Timestamp
+	21, // 13: carillon.v1.Cron.end:type_name -> google.protobuf.Timestamp
+	22, // 14: carillon.v1.RetryPolicy.first_delay:type_name -> google.protobuf.Duration
+	22, // 15: carillon.v1.RetryPolicy.max_delay:type_name -> google.protobuf.Duration
+	5,  // 16: carillon.v1.JobSpec.schedule:type_name -> carillon.v1.Schedule
+	3,  // 17: carillon.v1.JobSpec.catch_up:type_name -> carillon.v1.CatchUp
+	22, // 18: carillon.v1.JobSpec.catch_up_window:type_name -> google.protobuf.Duration
+	15, // 19: carillon.v1.JobSpec.labels:type_name -> carillon.v1.JobSpec.LabelsEntry
+	16, // 20: carillon.v1.JobSpec.headers:type_name -> carillon.v1.JobSpec.HeadersEntry
+	9,  // 21: carillon.v1.JobSpec.retry:type_name -> carillon.v1.RetryPolicy
+	22, // 22: carillon.v1.JobSpec.lease:type_name -> google.protobuf.Duration
+	22, // 23: carillon.v1.JobSpec.start_deadline:type_name -> google.protobuf.Duration
+	22, // 24: carillon.v1.JobSpec.retention:type_name -> google.protobuf.Duration
+	2,  // 25: carillon.v1.JobSpec.overlap:type_name -> carillon.v1.Overlap
+	5,  // 26: carillon.v1.Job.schedule:type_name -> carillon.v1.Schedule
+	3,  // 27: carillon.v1.Job.catch_up:type_name -> carillon.v1.CatchUp
+	22, // 28: carillon.v1.Job.catch_up_window:type_name -> google.protobuf.Duration
+	17, // 29: carillon.v1.Job.labels:type_name -> carillon.v1.Job.LabelsEntry
+	18, // 30: carillon.v1.Job.headers:type_name -> carillon.v1.Job.HeadersEntry
+	9,  // 31: carillon.v1.Job.retry:type_name -> carillon.v1.RetryPolicy
+	22, // 32: carillon.v1.Job.lease:type_name -> google.protobuf.Duration
+	22, // 33: carillon.v1.Job.start_deadline:type_name -> google.protobuf.Duration
+	22, // 34: carillon.v1.Job.retention:type_name -> google.protobuf.Duration
+	2,  // 35: carillon.v1.Job.overlap:type_name -> carillon.v1.Overlap
+	4,  // 36: carillon.v1.Job.state:type_name -> carillon.v1.JobState
+	21, // 37: carillon.v1.Job.create_time:type_name -> google.protobuf.Timestamp
+	21, // 38: carillon.v1.Job.update_time:type_name -> google.protobuf.Timestamp
+	21, // 39: carillon.v1.Job.next_time:type_name -> google.protobuf.Timestamp
+	21, // 40: carillon.v1.FireTime.time:type_name -> google.protobuf.Timestamp
+	5,  // 41: carillon.v1.JobPatch.schedule:type_name -> carillon.v1.Schedule
+	3,  // 42: carillon.v1.JobPatch.catch_up:type_name -> carillon.v1.CatchUp
+	22, // 43: carillon.v1.JobPatch.catch_up_window:type_name -> google.protobuf.Duration
+	19, // 44: carillon.v1.JobPatch.labels:type_name -> carillon.v1.JobPatch.LabelsEntry
+	20, // 45: carillon.v1.JobPatch.headers:type_name -> carillon.v1.JobPatch.HeadersEntry
+	9,  // 46: carillon.v1.JobPatch.retry:type_name -> carillon.v1.RetryPolicy
+	22, // 47: carillon.v1.JobPatch.lease:type_name -> google.protobuf.Duration
+	22, // 48: carillon.v1.JobPatch.start_deadline:type_name -> google.protobuf.Duration
+	22, // 49: carillon.v1.JobPatch.retention:type_name -> google.protobuf.Duration
+	2,  // 50: carillon.v1.JobPatch.overlap:type_name -> carillon.v1.Overlap
+	4,  // 51: carillon.v1.JobPatch.state:type_name -> carillon.v1.JobState
+	21, // 52: carillon.v1.JobReceipt.create_time:type_name -> google.protobuf.Timestamp
+	21, // 53: carillon.v1.JobReceipt.next_time:type_name -> google.protobuf.Timestamp
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_proto_init() }
@@ -1401,18 +1998,19 @@ func file_carillon_v1_job_proto_init() {
 		(*Schedule_At)(nil),
 		(*Schedule_Delay)(nil),
 		(*Schedule_Every)(nil),
+		(*Schedule_Cron)(nil),
 	}
-	file_carillon_v1_job_proto_msgTypes[2].OneofWrappers = []any{}
-	file_carillon_v1_job_proto_msgTypes[3].OneofWrappers = []any{}
 	file_carillon_v1_job_proto_msgTypes[4].OneofWrappers = []any{}
 	file_carillon_v1_job_proto_msgTypes[5].OneofWrappers = []any{}
+	file_carillon_v1_job_proto_msgTypes[6].OneofWrappers = []any{}
+	file_carillon_v1_job_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_job_proto_rawDesc), len(file_carillon_v1_job_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   13,
+			NumEnums:      5,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

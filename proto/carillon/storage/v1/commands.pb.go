@@ -120,6 +120,7 @@ type Command struct {
 	Housekeep       *Housekeep             `protobuf:"bytes,19,opt,name=housekeep,proto3" json:"housekeep,omitempty"`
 	RaiseLevel      *RaiseLevel            `protobuf:"bytes,20,opt,name=raise_level,json=raiseLevel,proto3" json:"raise_level,omitempty"`
 	Verify          *Verify                `protobuf:"bytes,21,opt,name=verify,proto3" json:"verify,omitempty"`
+	Expand          *Expand                `protobuf:"bytes,22,opt,name=expand,proto3" json:"expand,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -301,6 +302,170 @@ func (x *Command) GetVerify() *Verify {
 	return nil
 }
 
+func (x *Command) GetExpand() *Expand {
+	if x != nil {
+		return x.Expand
+	}
+	return nil
+}
+
+// Expand extends what is known of cron jobs' instants; each item, at most 1,000, has its own result.
+type Expand struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*ExpandJob           `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Expand) Reset() {
+	*x = Expand{}
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Expand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Expand) ProtoMessage() {}
+
+func (x *Expand) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Expand.ProtoReflect.Descriptor instead.
+func (*Expand) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Expand) GetItems() []*ExpandJob {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+// ExpandJob is what the leader's evaluator found after from_ms. It is refused unless the job is at this incarnation and
+// version, and from_ms is its watermark, or where its horizon ends.
+type ExpandJob struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Tenant      string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	JobId       string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Version     uint64                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	FromMs      int64                  `protobuf:"varint,5,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	Horizon     *Horizon               `protobuf:"bytes,6,opt,name=horizon,proto3" json:"horizon,omitempty"`
+	// How many missed instants the catch-up rule passes over before the horizon begins, from the first to the last. With it,
+	// from_ms is the watermark.
+	PassedFromMs  int64  `protobuf:"varint,7,opt,name=passed_from_ms,json=passedFromMs,proto3" json:"passed_from_ms,omitempty"`
+	PassedToMs    int64  `protobuf:"varint,8,opt,name=passed_to_ms,json=passedToMs,proto3" json:"passed_to_ms,omitempty"`
+	PassedCount   uint64 `protobuf:"varint,9,opt,name=passed_count,json=passedCount,proto3" json:"passed_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpandJob) Reset() {
+	*x = ExpandJob{}
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpandJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpandJob) ProtoMessage() {}
+
+func (x *ExpandJob) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpandJob.ProtoReflect.Descriptor instead.
+func (*ExpandJob) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ExpandJob) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ExpandJob) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *ExpandJob) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *ExpandJob) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ExpandJob) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *ExpandJob) GetHorizon() *Horizon {
+	if x != nil {
+		return x.Horizon
+	}
+	return nil
+}
+
+func (x *ExpandJob) GetPassedFromMs() int64 {
+	if x != nil {
+		return x.PassedFromMs
+	}
+	return 0
+}
+
+func (x *ExpandJob) GetPassedToMs() int64 {
+	if x != nil {
+		return x.PassedToMs
+	}
+	return 0
+}
+
+func (x *ExpandJob) GetPassedCount() uint64 {
+	if x != nil {
+		return x.PassedCount
+	}
+	return 0
+}
+
 // LeaderStart is a leadership's first entry: from here on only its term is accepted.
 type LeaderStart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -312,7 +477,7 @@ type LeaderStart struct {
 
 func (x *LeaderStart) Reset() {
 	*x = LeaderStart{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[2]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +489,7 @@ func (x *LeaderStart) String() string {
 func (*LeaderStart) ProtoMessage() {}
 
 func (x *LeaderStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[2]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +502,7 @@ func (x *LeaderStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderStart.ProtoReflect.Descriptor instead.
 func (*LeaderStart) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{2}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *LeaderStart) GetTerm() uint64 {
@@ -363,7 +528,7 @@ type RaiseLevel struct {
 
 func (x *RaiseLevel) Reset() {
 	*x = RaiseLevel{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[3]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -375,7 +540,7 @@ func (x *RaiseLevel) String() string {
 func (*RaiseLevel) ProtoMessage() {}
 
 func (x *RaiseLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[3]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -388,7 +553,7 @@ func (x *RaiseLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseLevel.ProtoReflect.Descriptor instead.
 func (*RaiseLevel) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{3}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RaiseLevel) GetLevel() uint32 {
@@ -408,7 +573,7 @@ type CreateJobs struct {
 
 func (x *CreateJobs) Reset() {
 	*x = CreateJobs{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[4]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +585,7 @@ func (x *CreateJobs) String() string {
 func (*CreateJobs) ProtoMessage() {}
 
 func (x *CreateJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[4]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +598,7 @@ func (x *CreateJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJobs.ProtoReflect.Descriptor instead.
 func (*CreateJobs) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{4}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateJobs) GetItems() []*CreateJob {
@@ -457,14 +622,21 @@ type CreateJob struct {
 	Paused          bool        `protobuf:"varint,9,opt,name=paused,proto3" json:"paused,omitempty"`
 	// Hash of the idempotency key; 0: none. It tells the retry of a create whose job was deleted meanwhile, which gets the
 	// first answer, from a new job under the same id. A constant where the id itself is derived from the key.
-	KeyHash       uint64 `protobuf:"varint,10,opt,name=key_hash,json=keyHash,proto3" json:"key_hash,omitempty"`
+	KeyHash            uint64  `protobuf:"varint,10,opt,name=key_hash,json=keyHash,proto3" json:"key_hash,omitempty"`
+	Overlap            Overlap `protobuf:"varint,11,opt,name=overlap,proto3,enum=carillon.storage.v1.Overlap" json:"overlap,omitempty"`
+	CatchUpPerMinute   uint32  `protobuf:"varint,12,opt,name=catch_up_per_minute,json=catchUpPerMinute,proto3" json:"catch_up_per_minute,omitempty"`
+	PauseAfterFailures uint32  `protobuf:"varint,13,opt,name=pause_after_failures,json=pauseAfterFailures,proto3" json:"pause_after_failures,omitempty"`
+	// Of a cron job: what fires after horizon_from_ms. Not part of the request's hash. Absent, or not from early enough: the
+	// leader's evaluator is asked for it.
+	Horizon       *Horizon `protobuf:"bytes,14,opt,name=horizon,proto3" json:"horizon,omitempty"`
+	HorizonFromMs int64    `protobuf:"varint,15,opt,name=horizon_from_ms,json=horizonFromMs,proto3" json:"horizon_from_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateJob) Reset() {
 	*x = CreateJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[5]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +648,7 @@ func (x *CreateJob) String() string {
 func (*CreateJob) ProtoMessage() {}
 
 func (x *CreateJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[5]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +661,7 @@ func (x *CreateJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJob.ProtoReflect.Descriptor instead.
 func (*CreateJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{5}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateJob) GetTenant() string {
@@ -562,6 +734,41 @@ func (x *CreateJob) GetKeyHash() uint64 {
 	return 0
 }
 
+func (x *CreateJob) GetOverlap() Overlap {
+	if x != nil {
+		return x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
+func (x *CreateJob) GetCatchUpPerMinute() uint32 {
+	if x != nil {
+		return x.CatchUpPerMinute
+	}
+	return 0
+}
+
+func (x *CreateJob) GetPauseAfterFailures() uint32 {
+	if x != nil {
+		return x.PauseAfterFailures
+	}
+	return 0
+}
+
+func (x *CreateJob) GetHorizon() *Horizon {
+	if x != nil {
+		return x.Horizon
+	}
+	return nil
+}
+
+func (x *CreateJob) GetHorizonFromMs() int64 {
+	if x != nil {
+		return x.HorizonFromMs
+	}
+	return 0
+}
+
 // UpdateJob changes the named fields; pausing and resuming are updates of state.
 type UpdateJob struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -572,23 +779,29 @@ type UpdateJob struct {
 	Hash           []byte `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
 	// 0: any.
 	ExpectedVersion uint64 `protobuf:"varint,5,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
-	// schedule, catch_up, catch_up_window, labels, queue, priority, fairness_key, payload (with content_type and
+	// schedule, catch_up, catch_up_window, catch_up_per_minute, overlap, pause_after_failures, labels, queue, priority, fairness_key, payload (with content_type and
 	// payload_ref), headers, retry, lease, start_deadline, retention, state, pause_reason.
-	Fields          []string    `protobuf:"bytes,6,rep,name=fields,proto3" json:"fields,omitempty"`
-	Schedule        *Schedule   `protobuf:"bytes,7,opt,name=schedule,proto3" json:"schedule,omitempty"`
-	CatchUp         CatchUp     `protobuf:"varint,8,opt,name=catch_up,json=catchUp,proto3,enum=carillon.storage.v1.CatchUp" json:"catch_up,omitempty"`
-	CatchUpWindowMs int64       `protobuf:"varint,9,opt,name=catch_up_window_ms,json=catchUpWindowMs,proto3" json:"catch_up_window_ms,omitempty"`
-	Labels          []*KeyValue `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty"`
-	Template        *Template   `protobuf:"bytes,11,opt,name=template,proto3" json:"template,omitempty"`
-	State           JobState    `protobuf:"varint,12,opt,name=state,proto3,enum=carillon.storage.v1.JobState" json:"state,omitempty"`
-	PauseReason     string      `protobuf:"bytes,13,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	Fields             []string    `protobuf:"bytes,6,rep,name=fields,proto3" json:"fields,omitempty"`
+	Schedule           *Schedule   `protobuf:"bytes,7,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	CatchUp            CatchUp     `protobuf:"varint,8,opt,name=catch_up,json=catchUp,proto3,enum=carillon.storage.v1.CatchUp" json:"catch_up,omitempty"`
+	CatchUpWindowMs    int64       `protobuf:"varint,9,opt,name=catch_up_window_ms,json=catchUpWindowMs,proto3" json:"catch_up_window_ms,omitempty"`
+	Labels             []*KeyValue `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty"`
+	Template           *Template   `protobuf:"bytes,11,opt,name=template,proto3" json:"template,omitempty"`
+	State              JobState    `protobuf:"varint,12,opt,name=state,proto3,enum=carillon.storage.v1.JobState" json:"state,omitempty"`
+	PauseReason        string      `protobuf:"bytes,13,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
+	Overlap            Overlap     `protobuf:"varint,14,opt,name=overlap,proto3,enum=carillon.storage.v1.Overlap" json:"overlap,omitempty"`
+	CatchUpPerMinute   uint32      `protobuf:"varint,15,opt,name=catch_up_per_minute,json=catchUpPerMinute,proto3" json:"catch_up_per_minute,omitempty"`
+	PauseAfterFailures uint32      `protobuf:"varint,16,opt,name=pause_after_failures,json=pauseAfterFailures,proto3" json:"pause_after_failures,omitempty"`
+	// As in CreateJob, of a new cron schedule.
+	Horizon       *Horizon `protobuf:"bytes,17,opt,name=horizon,proto3" json:"horizon,omitempty"`
+	HorizonFromMs int64    `protobuf:"varint,18,opt,name=horizon_from_ms,json=horizonFromMs,proto3" json:"horizon_from_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateJob) Reset() {
 	*x = UpdateJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[6]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -600,7 +813,7 @@ func (x *UpdateJob) String() string {
 func (*UpdateJob) ProtoMessage() {}
 
 func (x *UpdateJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[6]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -613,7 +826,7 @@ func (x *UpdateJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateJob.ProtoReflect.Descriptor instead.
 func (*UpdateJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{6}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UpdateJob) GetTenant() string {
@@ -707,6 +920,41 @@ func (x *UpdateJob) GetPauseReason() string {
 	return ""
 }
 
+func (x *UpdateJob) GetOverlap() Overlap {
+	if x != nil {
+		return x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
+func (x *UpdateJob) GetCatchUpPerMinute() uint32 {
+	if x != nil {
+		return x.CatchUpPerMinute
+	}
+	return 0
+}
+
+func (x *UpdateJob) GetPauseAfterFailures() uint32 {
+	if x != nil {
+		return x.PauseAfterFailures
+	}
+	return 0
+}
+
+func (x *UpdateJob) GetHorizon() *Horizon {
+	if x != nil {
+		return x.Horizon
+	}
+	return nil
+}
+
+func (x *UpdateJob) GetHorizonFromMs() int64 {
+	if x != nil {
+		return x.HorizonFromMs
+	}
+	return 0
+}
+
 // DeleteJob leaves a tombstone. hints are the row keys of the job's live executions as the leader found them (at most
 // 1,000); what it missed is cancelled when it is next touched.
 type DeleteJob struct {
@@ -723,7 +971,7 @@ type DeleteJob struct {
 
 func (x *DeleteJob) Reset() {
 	*x = DeleteJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[7]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +983,7 @@ func (x *DeleteJob) String() string {
 func (*DeleteJob) ProtoMessage() {}
 
 func (x *DeleteJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[7]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +996,7 @@ func (x *DeleteJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJob.ProtoReflect.Descriptor instead.
 func (*DeleteJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{7}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeleteJob) GetTenant() string {
@@ -807,7 +1055,7 @@ type TriggerJob struct {
 
 func (x *TriggerJob) Reset() {
 	*x = TriggerJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[8]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +1067,7 @@ func (x *TriggerJob) String() string {
 func (*TriggerJob) ProtoMessage() {}
 
 func (x *TriggerJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[8]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +1080,7 @@ func (x *TriggerJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJob.ProtoReflect.Descriptor instead.
 func (*TriggerJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{8}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TriggerJob) GetTenant() string {
@@ -875,7 +1123,7 @@ type Advance struct {
 
 func (x *Advance) Reset() {
 	*x = Advance{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1135,7 @@ func (x *Advance) String() string {
 func (*Advance) ProtoMessage() {}
 
 func (x *Advance) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1148,7 @@ func (x *Advance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Advance.ProtoReflect.Descriptor instead.
 func (*Advance) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{9}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Advance) GetLimit() uint32 {
@@ -932,7 +1180,7 @@ type Demand struct {
 
 func (x *Demand) Reset() {
 	*x = Demand{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1192,7 @@ func (x *Demand) String() string {
 func (*Demand) ProtoMessage() {}
 
 func (x *Demand) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1205,7 @@ func (x *Demand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Demand.ProtoReflect.Descriptor instead.
 func (*Demand) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{10}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Demand) GetClaimId() string {
@@ -1009,7 +1257,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1269,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1282,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{11}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Claim) GetClaimId() string {
@@ -1074,7 +1322,7 @@ type Heartbeats struct {
 
 func (x *Heartbeats) Reset() {
 	*x = Heartbeats{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1334,7 @@ func (x *Heartbeats) String() string {
 func (*Heartbeats) ProtoMessage() {}
 
 func (x *Heartbeats) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1347,7 @@ func (x *Heartbeats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeats.ProtoReflect.Descriptor instead.
 func (*Heartbeats) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{12}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Heartbeats) GetItems() []*Heartbeat {
@@ -1123,7 +1371,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1383,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1396,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{13}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Heartbeat) GetExecutionId() string {
@@ -1195,7 +1443,7 @@ type Completions struct {
 
 func (x *Completions) Reset() {
 	*x = Completions{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1455,7 @@ func (x *Completions) String() string {
 func (*Completions) ProtoMessage() {}
 
 func (x *Completions) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1468,7 @@ func (x *Completions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completions.ProtoReflect.Descriptor instead.
 func (*Completions) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{14}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Completions) GetItems() []*Completion {
@@ -1253,7 +1501,7 @@ type Completion struct {
 
 func (x *Completion) Reset() {
 	*x = Completion{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1513,7 @@ func (x *Completion) String() string {
 func (*Completion) ProtoMessage() {}
 
 func (x *Completion) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1526,7 @@ func (x *Completion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completion.ProtoReflect.Descriptor instead.
 func (*Completion) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{15}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Completion) GetExecutionId() string {
@@ -1364,7 +1612,7 @@ type CancelExecution struct {
 
 func (x *CancelExecution) Reset() {
 	*x = CancelExecution{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1624,7 @@ func (x *CancelExecution) String() string {
 func (*CancelExecution) ProtoMessage() {}
 
 func (x *CancelExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1637,7 @@ func (x *CancelExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecution.ProtoReflect.Descriptor instead.
 func (*CancelExecution) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{16}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CancelExecution) GetExecutionId() string {
@@ -1422,7 +1670,7 @@ type RequeueDead struct {
 
 func (x *RequeueDead) Reset() {
 	*x = RequeueDead{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1682,7 @@ func (x *RequeueDead) String() string {
 func (*RequeueDead) ProtoMessage() {}
 
 func (x *RequeueDead) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1695,7 @@ func (x *RequeueDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequeueDead.ProtoReflect.Descriptor instead.
 func (*RequeueDead) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{17}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RequeueDead) GetExecutionIds() []string {
@@ -1466,7 +1714,7 @@ type PurgeDead struct {
 
 func (x *PurgeDead) Reset() {
 	*x = PurgeDead{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1726,7 @@ func (x *PurgeDead) String() string {
 func (*PurgeDead) ProtoMessage() {}
 
 func (x *PurgeDead) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1739,7 @@ func (x *PurgeDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeDead.ProtoReflect.Descriptor instead.
 func (*PurgeDead) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{18}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PurgeDead) GetExecutionIds() []string {
@@ -1512,7 +1760,7 @@ type StartTask struct {
 
 func (x *StartTask) Reset() {
 	*x = StartTask{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1772,7 @@ func (x *StartTask) String() string {
 func (*StartTask) ProtoMessage() {}
 
 func (x *StartTask) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1785,7 @@ func (x *StartTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartTask.ProtoReflect.Descriptor instead.
 func (*StartTask) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{19}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StartTask) GetId() string {
@@ -1571,7 +1819,7 @@ type StepTask struct {
 
 func (x *StepTask) Reset() {
 	*x = StepTask{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1831,7 @@ func (x *StepTask) String() string {
 func (*StepTask) ProtoMessage() {}
 
 func (x *StepTask) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1844,7 @@ func (x *StepTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepTask.ProtoReflect.Descriptor instead.
 func (*StepTask) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{20}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StepTask) GetId() string {
@@ -1626,7 +1874,7 @@ type Housekeep struct {
 
 func (x *Housekeep) Reset() {
 	*x = Housekeep{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1886,7 @@ func (x *Housekeep) String() string {
 func (*Housekeep) ProtoMessage() {}
 
 func (x *Housekeep) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1899,7 @@ func (x *Housekeep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Housekeep.ProtoReflect.Descriptor instead.
 func (*Housekeep) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{21}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Housekeep) GetLimit() uint32 {
@@ -1687,7 +1935,7 @@ type Verify struct {
 
 func (x *Verify) Reset() {
 	*x = Verify{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1947,7 @@ func (x *Verify) String() string {
 func (*Verify) ProtoMessage() {}
 
 func (x *Verify) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1960,7 @@ func (x *Verify) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verify.ProtoReflect.Descriptor instead.
 func (*Verify) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{22}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Verify) GetId() string {
@@ -1733,7 +1981,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x03(\v2\x1c.carillon.storage.v1.CommandR\bcommands\x12\x1e\n" +
 	"\n" +
 	"everywhere\x18\x04 \x01(\x04R\n" +
-	"everywhere\"\x83\n" +
+	"everywhere\"\xb8\n" +
 	"\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
@@ -1768,7 +2016,21 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\thousekeep\x18\x13 \x01(\v2\x1e.carillon.storage.v1.HousekeepR\thousekeep\x12@\n" +
 	"\vraise_level\x18\x14 \x01(\v2\x1f.carillon.storage.v1.RaiseLevelR\n" +
 	"raiseLevel\x123\n" +
-	"\x06verify\x18\x15 \x01(\v2\x1b.carillon.storage.v1.VerifyR\x06verify\"7\n" +
+	"\x06verify\x18\x15 \x01(\v2\x1b.carillon.storage.v1.VerifyR\x06verify\x123\n" +
+	"\x06expand\x18\x16 \x01(\v2\x1b.carillon.storage.v1.ExpandR\x06expand\">\n" +
+	"\x06Expand\x124\n" +
+	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.ExpandJobR\x05items\"\xb2\x02\n" +
+	"\tExpandJob\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\x12\x17\n" +
+	"\afrom_ms\x18\x05 \x01(\x03R\x06fromMs\x126\n" +
+	"\ahorizon\x18\x06 \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12$\n" +
+	"\x0epassed_from_ms\x18\a \x01(\x03R\fpassedFromMs\x12 \n" +
+	"\fpassed_to_ms\x18\b \x01(\x03R\n" +
+	"passedToMs\x12!\n" +
+	"\fpassed_count\x18\t \x01(\x04R\vpassedCount\"7\n" +
 	"\vLeaderStart\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\tR\x05store\"\"\n" +
@@ -1777,7 +2039,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x05level\x18\x01 \x01(\rR\x05level\"B\n" +
 	"\n" +
 	"CreateJobs\x124\n" +
-	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.CreateJobR\x05items\"\x94\x03\n" +
+	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.CreateJobR\x05items\"\x8d\x05\n" +
 	"\tCreateJob\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x12\n" +
@@ -1789,7 +2051,12 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\btemplate\x18\b \x01(\v2\x1d.carillon.storage.v1.TemplateR\btemplate\x12\x16\n" +
 	"\x06paused\x18\t \x01(\bR\x06paused\x12\x19\n" +
 	"\bkey_hash\x18\n" +
-	" \x01(\x04R\akeyHash\"\xa5\x04\n" +
+	" \x01(\x04R\akeyHash\x126\n" +
+	"\aoverlap\x18\v \x01(\x0e2\x1c.carillon.storage.v1.OverlapR\aoverlap\x12-\n" +
+	"\x13catch_up_per_minute\x18\f \x01(\rR\x10catchUpPerMinute\x120\n" +
+	"\x14pause_after_failures\x18\r \x01(\rR\x12pauseAfterFailures\x126\n" +
+	"\ahorizon\x18\x0e \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12&\n" +
+	"\x0fhorizon_from_ms\x18\x0f \x01(\x03R\rhorizonFromMs\"\x9e\x06\n" +
 	"\tUpdateJob\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12'\n" +
@@ -1804,7 +2071,12 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	" \x03(\v2\x1d.carillon.storage.v1.KeyValueR\x06labels\x129\n" +
 	"\btemplate\x18\v \x01(\v2\x1d.carillon.storage.v1.TemplateR\btemplate\x123\n" +
 	"\x05state\x18\f \x01(\x0e2\x1d.carillon.storage.v1.JobStateR\x05state\x12!\n" +
-	"\fpause_reason\x18\r \x01(\tR\vpauseReason\"\xb8\x01\n" +
+	"\fpause_reason\x18\r \x01(\tR\vpauseReason\x126\n" +
+	"\aoverlap\x18\x0e \x01(\x0e2\x1c.carillon.storage.v1.OverlapR\aoverlap\x12-\n" +
+	"\x13catch_up_per_minute\x18\x0f \x01(\rR\x10catchUpPerMinute\x120\n" +
+	"\x14pause_after_failures\x18\x10 \x01(\rR\x12pauseAfterFailures\x126\n" +
+	"\ahorizon\x18\x11 \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12&\n" +
+	"\x0fhorizon_from_ms\x18\x12 \x01(\x03R\rhorizonFromMs\"\xb8\x01\n" +
 	"\tDeleteJob\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12'\n" +
@@ -1890,84 +2162,95 @@ func file_carillon_storage_v1_commands_proto_rawDescGZIP() []byte {
 	return file_carillon_storage_v1_commands_proto_rawDescData
 }
 
-var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*Entry)(nil),           // 0: carillon.storage.v1.Entry
 	(*Command)(nil),         // 1: carillon.storage.v1.Command
-	(*LeaderStart)(nil),     // 2: carillon.storage.v1.LeaderStart
-	(*RaiseLevel)(nil),      // 3: carillon.storage.v1.RaiseLevel
-	(*CreateJobs)(nil),      // 4: carillon.storage.v1.CreateJobs
-	(*CreateJob)(nil),       // 5: carillon.storage.v1.CreateJob
-	(*UpdateJob)(nil),       // 6: carillon.storage.v1.UpdateJob
-	(*DeleteJob)(nil),       // 7: carillon.storage.v1.DeleteJob
-	(*TriggerJob)(nil),      // 8: carillon.storage.v1.TriggerJob
-	(*Advance)(nil),         // 9: carillon.storage.v1.Advance
-	(*Demand)(nil),          // 10: carillon.storage.v1.Demand
-	(*Claim)(nil),           // 11: carillon.storage.v1.Claim
-	(*Heartbeats)(nil),      // 12: carillon.storage.v1.Heartbeats
-	(*Heartbeat)(nil),       // 13: carillon.storage.v1.Heartbeat
-	(*Completions)(nil),     // 14: carillon.storage.v1.Completions
-	(*Completion)(nil),      // 15: carillon.storage.v1.Completion
-	(*CancelExecution)(nil), // 16: carillon.storage.v1.CancelExecution
-	(*RequeueDead)(nil),     // 17: carillon.storage.v1.RequeueDead
-	(*PurgeDead)(nil),       // 18: carillon.storage.v1.PurgeDead
-	(*StartTask)(nil),       // 19: carillon.storage.v1.StartTask
-	(*StepTask)(nil),        // 20: carillon.storage.v1.StepTask
-	(*Housekeep)(nil),       // 21: carillon.storage.v1.Housekeep
-	(*Verify)(nil),          // 22: carillon.storage.v1.Verify
-	(*QueueSettings)(nil),   // 23: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),  // 24: carillon.storage.v1.TenantSettings
-	(*Schedule)(nil),        // 25: carillon.storage.v1.Schedule
-	(CatchUp)(0),            // 26: carillon.storage.v1.CatchUp
-	(*KeyValue)(nil),        // 27: carillon.storage.v1.KeyValue
-	(*Template)(nil),        // 28: carillon.storage.v1.Template
-	(JobState)(0),           // 29: carillon.storage.v1.JobState
-	(Outcome)(0),            // 30: carillon.storage.v1.Outcome
-	(TaskKind)(0),           // 31: carillon.storage.v1.TaskKind
-	(*Filter)(nil),          // 32: carillon.storage.v1.Filter
+	(*Expand)(nil),          // 2: carillon.storage.v1.Expand
+	(*ExpandJob)(nil),       // 3: carillon.storage.v1.ExpandJob
+	(*LeaderStart)(nil),     // 4: carillon.storage.v1.LeaderStart
+	(*RaiseLevel)(nil),      // 5: carillon.storage.v1.RaiseLevel
+	(*CreateJobs)(nil),      // 6: carillon.storage.v1.CreateJobs
+	(*CreateJob)(nil),       // 7: carillon.storage.v1.CreateJob
+	(*UpdateJob)(nil),       // 8: carillon.storage.v1.UpdateJob
+	(*DeleteJob)(nil),       // 9: carillon.storage.v1.DeleteJob
+	(*TriggerJob)(nil),      // 10: carillon.storage.v1.TriggerJob
+	(*Advance)(nil),         // 11: carillon.storage.v1.Advance
+	(*Demand)(nil),          // 12: carillon.storage.v1.Demand
+	(*Claim)(nil),           // 13: carillon.storage.v1.Claim
+	(*Heartbeats)(nil),      // 14: carillon.storage.v1.Heartbeats
+	(*Heartbeat)(nil),       // 15: carillon.storage.v1.Heartbeat
+	(*Completions)(nil),     // 16: carillon.storage.v1.Completions
+	(*Completion)(nil),      // 17: carillon.storage.v1.Completion
+	(*CancelExecution)(nil), // 18: carillon.storage.v1.CancelExecution
+	(*RequeueDead)(nil),     // 19: carillon.storage.v1.RequeueDead
+	(*PurgeDead)(nil),       // 20: carillon.storage.v1.PurgeDead
+	(*StartTask)(nil),       // 21: carillon.storage.v1.StartTask
+	(*StepTask)(nil),        // 22: carillon.storage.v1.StepTask
+	(*Housekeep)(nil),       // 23: carillon.storage.v1.Housekeep
+	(*Verify)(nil),          // 24: carillon.storage.v1.Verify
+	(*QueueSettings)(nil),   // 25: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),  // 26: carillon.storage.v1.TenantSettings
+	(*Horizon)(nil),         // 27: carillon.storage.v1.Horizon
+	(*Schedule)(nil),        // 28: carillon.storage.v1.Schedule
+	(CatchUp)(0),            // 29: carillon.storage.v1.CatchUp
+	(*KeyValue)(nil),        // 30: carillon.storage.v1.KeyValue
+	(*Template)(nil),        // 31: carillon.storage.v1.Template
+	(Overlap)(0),            // 32: carillon.storage.v1.Overlap
+	(JobState)(0),           // 33: carillon.storage.v1.JobState
+	(Outcome)(0),            // 34: carillon.storage.v1.Outcome
+	(TaskKind)(0),           // 35: carillon.storage.v1.TaskKind
+	(*Filter)(nil),          // 36: carillon.storage.v1.Filter
 }
 var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	1,  // 0: carillon.storage.v1.Entry.commands:type_name -> carillon.storage.v1.Command
-	2,  // 1: carillon.storage.v1.Command.leader_start:type_name -> carillon.storage.v1.LeaderStart
-	4,  // 2: carillon.storage.v1.Command.create_jobs:type_name -> carillon.storage.v1.CreateJobs
-	6,  // 3: carillon.storage.v1.Command.update_job:type_name -> carillon.storage.v1.UpdateJob
-	7,  // 4: carillon.storage.v1.Command.delete_job:type_name -> carillon.storage.v1.DeleteJob
-	8,  // 5: carillon.storage.v1.Command.trigger_job:type_name -> carillon.storage.v1.TriggerJob
-	9,  // 6: carillon.storage.v1.Command.advance:type_name -> carillon.storage.v1.Advance
-	11, // 7: carillon.storage.v1.Command.claim:type_name -> carillon.storage.v1.Claim
-	12, // 8: carillon.storage.v1.Command.heartbeats:type_name -> carillon.storage.v1.Heartbeats
-	14, // 9: carillon.storage.v1.Command.completions:type_name -> carillon.storage.v1.Completions
-	16, // 10: carillon.storage.v1.Command.cancel_execution:type_name -> carillon.storage.v1.CancelExecution
-	17, // 11: carillon.storage.v1.Command.requeue_dead:type_name -> carillon.storage.v1.RequeueDead
-	18, // 12: carillon.storage.v1.Command.purge_dead:type_name -> carillon.storage.v1.PurgeDead
-	19, // 13: carillon.storage.v1.Command.start_task:type_name -> carillon.storage.v1.StartTask
-	20, // 14: carillon.storage.v1.Command.step_task:type_name -> carillon.storage.v1.StepTask
-	23, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
-	24, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
-	21, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
-	3,  // 18: carillon.storage.v1.Command.raise_level:type_name -> carillon.storage.v1.RaiseLevel
-	22, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
-	5,  // 20: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
-	25, // 21: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	26, // 22: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	27, // 23: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	28, // 24: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
-	25, // 25: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	26, // 26: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	27, // 27: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	28, // 28: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
-	29, // 29: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
-	10, // 30: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
-	13, // 31: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
-	15, // 32: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
-	30, // 33: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
-	31, // 34: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
-	32, // 35: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	4,  // 1: carillon.storage.v1.Command.leader_start:type_name -> carillon.storage.v1.LeaderStart
+	6,  // 2: carillon.storage.v1.Command.create_jobs:type_name -> carillon.storage.v1.CreateJobs
+	8,  // 3: carillon.storage.v1.Command.update_job:type_name -> carillon.storage.v1.UpdateJob
+	9,  // 4: carillon.storage.v1.Command.delete_job:type_name -> carillon.storage.v1.DeleteJob
+	10, // 5: carillon.storage.v1.Command.trigger_job:type_name -> carillon.storage.v1.TriggerJob
+	11, // 6: carillon.storage.v1.Command.advance:type_name -> carillon.storage.v1.Advance
+	13, // 7: carillon.storage.v1.Command.claim:type_name -> carillon.storage.v1.Claim
+	14, // 8: carillon.storage.v1.Command.heartbeats:type_name -> carillon.storage.v1.Heartbeats
+	16, // 9: carillon.storage.v1.Command.completions:type_name -> carillon.storage.v1.Completions
+	18, // 10: carillon.storage.v1.Command.cancel_execution:type_name -> carillon.storage.v1.CancelExecution
+	19, // 11: carillon.storage.v1.Command.requeue_dead:type_name -> carillon.storage.v1.RequeueDead
+	20, // 12: carillon.storage.v1.Command.purge_dead:type_name -> carillon.storage.v1.PurgeDead
+	21, // 13: carillon.storage.v1.Command.start_task:type_name -> carillon.storage.v1.StartTask
+	22, // 14: carillon.storage.v1.Command.step_task:type_name -> carillon.storage.v1.StepTask
+	25, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
+	26, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
+	23, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
+	5,  // 18: carillon.storage.v1.Command.raise_level:type_name -> carillon.storage.v1.RaiseLevel
+	24, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
+	2,  // 20: carillon.storage.v1.Command.expand:type_name -> carillon.storage.v1.Expand
+	3,  // 21: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
+	27, // 22: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
+	7,  // 23: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
+	28, // 24: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	29, // 25: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	30, // 26: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	31, // 27: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
+	32, // 28: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	27, // 29: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	28, // 30: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	29, // 31: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	30, // 32: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	31, // 33: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
+	33, // 34: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
+	32, // 35: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	27, // 36: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	12, // 37: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
+	15, // 38: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
+	17, // 39: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
+	34, // 40: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
+	35, // 41: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
+	36, // 42: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_commands_proto_init() }
@@ -1982,7 +2265,7 @@ func file_carillon_storage_v1_commands_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_commands_proto_rawDesc), len(file_carillon_storage_v1_commands_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -137,6 +137,64 @@ func (CatchUp) EnumDescriptor() ([]byte, []int) {
 	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{1}
 }
 
+type Overlap int32
+
+const (
+	Overlap_OVERLAP_UNSPECIFIED    Overlap = 0
+	Overlap_OVERLAP_ALLOW          Overlap = 1
+	Overlap_OVERLAP_SKIP           Overlap = 2
+	Overlap_OVERLAP_QUEUE_ONE      Overlap = 3
+	Overlap_OVERLAP_QUEUE_ALL      Overlap = 4
+	Overlap_OVERLAP_CANCEL_RUNNING Overlap = 5
+)
+
+// Enum value maps for Overlap.
+var (
+	Overlap_name = map[int32]string{
+		0: "OVERLAP_UNSPECIFIED",
+		1: "OVERLAP_ALLOW",
+		2: "OVERLAP_SKIP",
+		3: "OVERLAP_QUEUE_ONE",
+		4: "OVERLAP_QUEUE_ALL",
+		5: "OVERLAP_CANCEL_RUNNING",
+	}
+	Overlap_value = map[string]int32{
+		"OVERLAP_UNSPECIFIED":    0,
+		"OVERLAP_ALLOW":          1,
+		"OVERLAP_SKIP":           2,
+		"OVERLAP_QUEUE_ONE":      3,
+		"OVERLAP_QUEUE_ALL":      4,
+		"OVERLAP_CANCEL_RUNNING": 5,
+	}
+)
+
+func (x Overlap) Enum() *Overlap {
+	p := new(Overlap)
+	*p = x
+	return p
+}
+
+func (x Overlap) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Overlap) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_storage_v1_records_proto_enumTypes[2].Descriptor()
+}
+
+func (Overlap) Type() protoreflect.EnumType {
+	return &file_carillon_storage_v1_records_proto_enumTypes[2]
+}
+
+func (x Overlap) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Overlap.Descriptor instead.
+func (Overlap) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{2}
+}
+
 type ExecutionKind int32
 
 const (
@@ -173,11 +231,11 @@ func (x ExecutionKind) String() string {
 }
 
 func (ExecutionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[2].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[3].Descriptor()
 }
 
 func (ExecutionKind) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[2]
+	return &file_carillon_storage_v1_records_proto_enumTypes[3]
 }
 
 func (x ExecutionKind) Number() protoreflect.EnumNumber {
@@ -186,7 +244,7 @@ func (x ExecutionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ExecutionKind.Descriptor instead.
 func (ExecutionKind) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{2}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{3}
 }
 
 type ExecutionState int32
@@ -246,11 +304,11 @@ func (x ExecutionState) String() string {
 }
 
 func (ExecutionState) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[3].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[4].Descriptor()
 }
 
 func (ExecutionState) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[3]
+	return &file_carillon_storage_v1_records_proto_enumTypes[4]
 }
 
 func (x ExecutionState) Number() protoreflect.EnumNumber {
@@ -259,7 +317,7 @@ func (x ExecutionState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ExecutionState.Descriptor instead.
 func (ExecutionState) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{3}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{4}
 }
 
 type Outcome int32
@@ -318,11 +376,11 @@ func (x Outcome) String() string {
 }
 
 func (Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[4].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[5].Descriptor()
 }
 
 func (Outcome) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[4]
+	return &file_carillon_storage_v1_records_proto_enumTypes[5]
 }
 
 func (x Outcome) Number() protoreflect.EnumNumber {
@@ -331,7 +389,7 @@ func (x Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Outcome.Descriptor instead.
 func (Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{4}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{5}
 }
 
 type TaskKind int32
@@ -374,11 +432,11 @@ func (x TaskKind) String() string {
 }
 
 func (TaskKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[5].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[6].Descriptor()
 }
 
 func (TaskKind) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[5]
+	return &file_carillon_storage_v1_records_proto_enumTypes[6]
 }
 
 func (x TaskKind) Number() protoreflect.EnumNumber {
@@ -387,7 +445,7 @@ func (x TaskKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TaskKind.Descriptor instead.
 func (TaskKind) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 type EventType int32
@@ -487,11 +545,11 @@ func (x EventType) String() string {
 }
 
 func (EventType) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[6].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[7].Descriptor()
 }
 
 func (EventType) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[6]
+	return &file_carillon_storage_v1_records_proto_enumTypes[7]
 }
 
 func (x EventType) Number() protoreflect.EnumNumber {
@@ -500,7 +558,7 @@ func (x EventType) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventType.Descriptor instead.
 func (EventType) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 // KeyValue is one label or header; lists of them are sorted by key.
@@ -635,21 +693,230 @@ func (x *Every) GetMaxRuns() uint64 {
 	return 0
 }
 
-// Schedule says when a job fires. Exactly one of at, every is set; 3 is kept for cron.
+// Cron is a calendar schedule as it was accepted. The state machine does not evaluate it: what it fires stands in the job's
+// horizon.
+type Cron struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Lines []string               `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	Zone  string                 `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	// 0 shift, 1 skip.
+	Gap uint32 `protobuf:"varint,3,opt,name=gap,proto3" json:"gap,omitempty"`
+	// 0 first, 1 last, 2 both.
+	Repeat          uint32   `protobuf:"varint,4,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	ExcludeDates    []string `protobuf:"bytes,5,rep,name=exclude_dates,json=excludeDates,proto3" json:"exclude_dates,omitempty"`
+	ExcludeWeekdays string   `protobuf:"bytes,6,opt,name=exclude_weekdays,json=excludeWeekdays,proto3" json:"exclude_weekdays,omitempty"`
+	ExcludeLines    []string `protobuf:"bytes,7,rep,name=exclude_lines,json=excludeLines,proto3" json:"exclude_lines,omitempty"`
+	// 0: no bound.
+	StartMs       int64  `protobuf:"varint,8,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	EndMs         int64  `protobuf:"varint,9,opt,name=end_ms,json=endMs,proto3" json:"end_ms,omitempty"`
+	MaxRuns       uint64 `protobuf:"varint,10,opt,name=max_runs,json=maxRuns,proto3" json:"max_runs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cron) Reset() {
+	*x = Cron{}
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cron) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cron) ProtoMessage() {}
+
+func (x *Cron) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cron.ProtoReflect.Descriptor instead.
+func (*Cron) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Cron) GetLines() []string {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *Cron) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Cron) GetGap() uint32 {
+	if x != nil {
+		return x.Gap
+	}
+	return 0
+}
+
+func (x *Cron) GetRepeat() uint32 {
+	if x != nil {
+		return x.Repeat
+	}
+	return 0
+}
+
+func (x *Cron) GetExcludeDates() []string {
+	if x != nil {
+		return x.ExcludeDates
+	}
+	return nil
+}
+
+func (x *Cron) GetExcludeWeekdays() string {
+	if x != nil {
+		return x.ExcludeWeekdays
+	}
+	return ""
+}
+
+func (x *Cron) GetExcludeLines() []string {
+	if x != nil {
+		return x.ExcludeLines
+	}
+	return nil
+}
+
+func (x *Cron) GetStartMs() int64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+func (x *Cron) GetEndMs() int64 {
+	if x != nil {
+		return x.EndMs
+	}
+	return 0
+}
+
+func (x *Cron) GetMaxRuns() uint64 {
+	if x != nil {
+		return x.MaxRuns
+	}
+	return 0
+}
+
+// Horizon is what is known of a cron job's nominal instants: all of them after the job's watermark up to to_ms.
+type Horizon struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In order, at most 64.
+	NextMs []int64 `protobuf:"varint,1,rep,packed,name=next_ms,json=nextMs,proto3" json:"next_ms,omitempty"`
+	// Instants that the schedule names and that do not fire, in order: in a gap, or excluded. Each gets its verdict when the
+	// watermark passes it. At most 64.
+	Skipped []*RangeVerdict `protobuf:"bytes,2,rep,name=skipped,proto3" json:"skipped,omitempty"`
+	ToMs    int64           `protobuf:"varint,3,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	// Nothing fires after to_ms.
+	Ended bool `protobuf:"varint,4,opt,name=ended,proto3" json:"ended,omitempty"`
+	// The version of the zone data it was computed with.
+	ZoneVersion   string `protobuf:"bytes,5,opt,name=zone_version,json=zoneVersion,proto3" json:"zone_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Horizon) Reset() {
+	*x = Horizon{}
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Horizon) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Horizon) ProtoMessage() {}
+
+func (x *Horizon) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Horizon.ProtoReflect.Descriptor instead.
+func (*Horizon) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Horizon) GetNextMs() []int64 {
+	if x != nil {
+		return x.NextMs
+	}
+	return nil
+}
+
+func (x *Horizon) GetSkipped() []*RangeVerdict {
+	if x != nil {
+		return x.Skipped
+	}
+	return nil
+}
+
+func (x *Horizon) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+func (x *Horizon) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *Horizon) GetZoneVersion() string {
+	if x != nil {
+		return x.ZoneVersion
+	}
+	return ""
+}
+
+// Schedule says when a job fires. Exactly one of at, every, cron is set.
 type Schedule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One-shot: the nominal instant. A create with a delay has it resolved against its entry's stamp.
 	AtMs  int64  `protobuf:"varint,1,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
 	Every *Every `protobuf:"bytes,2,opt,name=every,proto3" json:"every,omitempty"`
+	Cron  *Cron  `protobuf:"bytes,3,opt,name=cron,proto3" json:"cron,omitempty"`
 	// Only inside a create: nominal = stamp + delay. Never stored.
-	DelayMs       int64 `protobuf:"varint,4,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DelayMs int64 `protobuf:"varint,4,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
+	// The window that spreads starts, and this job's share of it: how long after its nominal time each occurrence is due.
+	SpreadMs int64 `protobuf:"varint,5,opt,name=spread_ms,json=spreadMs,proto3" json:"spread_ms,omitempty"`
+	OffsetMs int64 `protobuf:"varint,6,opt,name=offset_ms,json=offsetMs,proto3" json:"offset_ms,omitempty"`
+	// What the producer bounded it by; the state machine does not look at it.
+	MaxFiresPerDay uint32 `protobuf:"varint,7,opt,name=max_fires_per_day,json=maxFiresPerDay,proto3" json:"max_fires_per_day,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[2]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +928,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[2]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +941,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{2}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Schedule) GetAtMs() int64 {
@@ -691,9 +958,37 @@ func (x *Schedule) GetEvery() *Every {
 	return nil
 }
 
+func (x *Schedule) GetCron() *Cron {
+	if x != nil {
+		return x.Cron
+	}
+	return nil
+}
+
 func (x *Schedule) GetDelayMs() int64 {
 	if x != nil {
 		return x.DelayMs
+	}
+	return 0
+}
+
+func (x *Schedule) GetSpreadMs() int64 {
+	if x != nil {
+		return x.SpreadMs
+	}
+	return 0
+}
+
+func (x *Schedule) GetOffsetMs() int64 {
+	if x != nil {
+		return x.OffsetMs
+	}
+	return 0
+}
+
+func (x *Schedule) GetMaxFiresPerDay() uint32 {
+	if x != nil {
+		return x.MaxFiresPerDay
 	}
 	return 0
 }
@@ -713,7 +1008,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[3]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +1020,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[3]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +1033,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{3}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RetryPolicy) GetMaxAttempts() uint32 {
@@ -801,7 +1096,7 @@ type Template struct {
 
 func (x *Template) Reset() {
 	*x = Template{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[4]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +1108,7 @@ func (x *Template) String() string {
 func (*Template) ProtoMessage() {}
 
 func (x *Template) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[4]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +1121,7 @@ func (x *Template) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Template.ProtoReflect.Descriptor instead.
 func (*Template) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{4}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Template) GetQueue() string {
@@ -953,16 +1248,30 @@ type Job struct {
 	CreateKey uint64 `protobuf:"varint,19,opt,name=create_key,json=createKey,proto3" json:"create_key,omitempty"`
 	// A one-shot's stream, where its execution stands while it is ready: its template is not in this row then. It changes
 	// only while the execution waits.
-	Queue         string `protobuf:"bytes,20,opt,name=queue,proto3" json:"queue,omitempty"`
-	Priority      uint32 `protobuf:"varint,21,opt,name=priority,proto3" json:"priority,omitempty"`
-	FairnessKey   string `protobuf:"bytes,22,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	Queue       string  `protobuf:"bytes,20,opt,name=queue,proto3" json:"queue,omitempty"`
+	Priority    uint32  `protobuf:"varint,21,opt,name=priority,proto3" json:"priority,omitempty"`
+	FairnessKey string  `protobuf:"bytes,22,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	Overlap     Overlap `protobuf:"varint,23,opt,name=overlap,proto3,enum=carillon.storage.v1.Overlap" json:"overlap,omitempty"`
+	// 0: the default.
+	CatchUpPerMinute uint32 `protobuf:"varint,24,opt,name=catch_up_per_minute,json=catchUpPerMinute,proto3" json:"catch_up_per_minute,omitempty"`
+	// Pause after so many dead letters in a row; 0: never. failures counts them.
+	PauseAfterFailures uint32 `protobuf:"varint,25,opt,name=pause_after_failures,json=pauseAfterFailures,proto3" json:"pause_after_failures,omitempty"`
+	Failures           uint32 `protobuf:"varint,26,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Cron jobs that are not exhausted or deleted.
+	Horizon *Horizon `protobuf:"bytes,27,opt,name=horizon,proto3" json:"horizon,omitempty"`
+	// Where the job's timer stands if that is not next_ms: later by its spread, by the pace of catching up, or, with next_ms 0,
+	// where it waits for its horizon.
+	TimerMs int64 `protobuf:"varint,28,opt,name=timer_ms,json=timerMs,proto3" json:"timer_ms,omitempty"`
+	// Nominal instants of the executions that block the next one under the overlap rule, and of those that wait for them.
+	LiveMs        []int64 `protobuf:"varint,29,rep,packed,name=live_ms,json=liveMs,proto3" json:"live_ms,omitempty"`
+	QueuedMs      []int64 `protobuf:"varint,30,rep,packed,name=queued_ms,json=queuedMs,proto3" json:"queued_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[5]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1283,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[5]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1296,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Job) GetVersion() uint64 {
@@ -1144,6 +1453,62 @@ func (x *Job) GetFairnessKey() string {
 	return ""
 }
 
+func (x *Job) GetOverlap() Overlap {
+	if x != nil {
+		return x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
+func (x *Job) GetCatchUpPerMinute() uint32 {
+	if x != nil {
+		return x.CatchUpPerMinute
+	}
+	return 0
+}
+
+func (x *Job) GetPauseAfterFailures() uint32 {
+	if x != nil {
+		return x.PauseAfterFailures
+	}
+	return 0
+}
+
+func (x *Job) GetFailures() uint32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Job) GetHorizon() *Horizon {
+	if x != nil {
+		return x.Horizon
+	}
+	return nil
+}
+
+func (x *Job) GetTimerMs() int64 {
+	if x != nil {
+		return x.TimerMs
+	}
+	return 0
+}
+
+func (x *Job) GetLiveMs() []int64 {
+	if x != nil {
+		return x.LiveMs
+	}
+	return nil
+}
+
+func (x *Job) GetQueuedMs() []int64 {
+	if x != nil {
+		return x.QueuedMs
+	}
+	return nil
+}
+
 // Attempt is one delivery, as it ended.
 type Attempt struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1164,7 +1529,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[6]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1541,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[6]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1554,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Attempt) GetNumber() uint32 {
@@ -1293,14 +1658,22 @@ type Execution struct {
 	// The job is a one-shot: its row goes when this row's retention ends.
 	OneShot bool `protobuf:"varint,27,opt,name=one_shot,json=oneShot,proto3" json:"one_shot,omitempty"`
 	// Dead letters: when it is removed.
-	ExpiresMs     int64 `protobuf:"varint,28,opt,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"`
+	ExpiresMs int64 `protobuf:"varint,28,opt,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"`
+	// How long after its nominal time it was due: its job's spread.
+	OffsetMs int64 `protobuf:"varint,29,opt,name=offset_ms,json=offsetMs,proto3" json:"offset_ms,omitempty"`
+	// Its job is told when it ends: of an overlap rule, or because it counts failures.
+	Tracked bool `protobuf:"varint,30,opt,name=tracked,proto3" json:"tracked,omitempty"`
+	// It gives way to the next occurrence: its job cancels what runs.
+	Yields bool `protobuf:"varint,31,opt,name=yields,proto3" json:"yields,omitempty"`
+	// It was missed, and accepted by the catch-up rule.
+	Late          bool `protobuf:"varint,32,opt,name=late,proto3" json:"late,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Execution) Reset() {
 	*x = Execution{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[7]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1685,7 @@ func (x *Execution) String() string {
 func (*Execution) ProtoMessage() {}
 
 func (x *Execution) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[7]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1698,7 @@ func (x *Execution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Execution.ProtoReflect.Descriptor instead.
 func (*Execution) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Execution) GetTenant() string {
@@ -1524,13 +1897,41 @@ func (x *Execution) GetExpiresMs() int64 {
 	return 0
 }
 
+func (x *Execution) GetOffsetMs() int64 {
+	if x != nil {
+		return x.OffsetMs
+	}
+	return 0
+}
+
+func (x *Execution) GetTracked() bool {
+	if x != nil {
+		return x.Tracked
+	}
+	return false
+}
+
+func (x *Execution) GetYields() bool {
+	if x != nil {
+		return x.Yields
+	}
+	return false
+}
+
+func (x *Execution) GetLate() bool {
+	if x != nil {
+		return x.Late
+	}
+	return false
+}
+
 // RangeVerdict says what happened to the nominal instants from..to of a job that got no execution.
 type RangeVerdict struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	FromMs int64                  `protobuf:"varint,1,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
 	ToMs   int64                  `protobuf:"varint,2,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
 	Count  uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	// skipped_missed | skipped_paused | coalesced | skipped_window
+	// skipped_missed | skipped_paused | skipped_window | skipped_overlap | skipped_excluded | skipped_gap | coalesced
 	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	RecordedMs    int64  `protobuf:"varint,5,opt,name=recorded_ms,json=recordedMs,proto3" json:"recorded_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1539,7 +1940,7 @@ type RangeVerdict struct {
 
 func (x *RangeVerdict) Reset() {
 	*x = RangeVerdict{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[8]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1952,7 @@ func (x *RangeVerdict) String() string {
 func (*RangeVerdict) ProtoMessage() {}
 
 func (x *RangeVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[8]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1965,7 @@ func (x *RangeVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeVerdict.ProtoReflect.Descriptor instead.
 func (*RangeVerdict) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RangeVerdict) GetFromMs() int64 {
@@ -1618,7 +2019,7 @@ type IdempotencyRecord struct {
 
 func (x *IdempotencyRecord) Reset() {
 	*x = IdempotencyRecord{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1630,7 +2031,7 @@ func (x *IdempotencyRecord) String() string {
 func (*IdempotencyRecord) ProtoMessage() {}
 
 func (x *IdempotencyRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1643,7 +2044,7 @@ func (x *IdempotencyRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdempotencyRecord.ProtoReflect.Descriptor instead.
 func (*IdempotencyRecord) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *IdempotencyRecord) GetHash() []byte {
@@ -1724,7 +2125,7 @@ type Meta struct {
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +2137,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +2150,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Meta) GetLevel() uint32 {
@@ -1968,7 +2369,7 @@ type QueueSettings struct {
 
 func (x *QueueSettings) Reset() {
 	*x = QueueSettings{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2381,7 @@ func (x *QueueSettings) String() string {
 func (*QueueSettings) ProtoMessage() {}
 
 func (x *QueueSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2394,7 @@ func (x *QueueSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueSettings.ProtoReflect.Descriptor instead.
 func (*QueueSettings) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *QueueSettings) GetName() string {
@@ -2085,7 +2486,7 @@ type TenantSettings struct {
 
 func (x *TenantSettings) Reset() {
 	*x = TenantSettings{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2498,7 @@ func (x *TenantSettings) String() string {
 func (*TenantSettings) ProtoMessage() {}
 
 func (x *TenantSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2511,7 @@ func (x *TenantSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantSettings.ProtoReflect.Descriptor instead.
 func (*TenantSettings) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TenantSettings) GetName() string {
@@ -2201,7 +2602,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2614,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2627,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Task) GetId() string {
@@ -2307,7 +2708,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2720,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2733,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Filter) GetTenant() string {
@@ -2394,7 +2795,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +2807,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +2820,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Event) GetType() EventType {
@@ -2533,7 +2934,7 @@ type EventRecord struct {
 
 func (x *EventRecord) Reset() {
 	*x = EventRecord{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2946,7 @@ func (x *EventRecord) String() string {
 func (*EventRecord) ProtoMessage() {}
 
 func (x *EventRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2959,7 @@ func (x *EventRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventRecord.ProtoReflect.Descriptor instead.
 func (*EventRecord) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EventRecord) GetSchema() uint32 {
@@ -2603,11 +3004,33 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\tanchor_ms\x18\x02 \x01(\x03R\banchorMs\x12\x19\n" +
 	"\bstart_ms\x18\x03 \x01(\x03R\astartMs\x12\x15\n" +
 	"\x06end_ms\x18\x04 \x01(\x03R\x05endMs\x12\x19\n" +
-	"\bmax_runs\x18\x05 \x01(\x04R\amaxRuns\"l\n" +
+	"\bmax_runs\x18\x05 \x01(\x04R\amaxRuns\"\x9c\x02\n" +
+	"\x04Cron\x12\x14\n" +
+	"\x05lines\x18\x01 \x03(\tR\x05lines\x12\x12\n" +
+	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x10\n" +
+	"\x03gap\x18\x03 \x01(\rR\x03gap\x12\x16\n" +
+	"\x06repeat\x18\x04 \x01(\rR\x06repeat\x12#\n" +
+	"\rexclude_dates\x18\x05 \x03(\tR\fexcludeDates\x12)\n" +
+	"\x10exclude_weekdays\x18\x06 \x01(\tR\x0fexcludeWeekdays\x12#\n" +
+	"\rexclude_lines\x18\a \x03(\tR\fexcludeLines\x12\x19\n" +
+	"\bstart_ms\x18\b \x01(\x03R\astartMs\x12\x15\n" +
+	"\x06end_ms\x18\t \x01(\x03R\x05endMs\x12\x19\n" +
+	"\bmax_runs\x18\n" +
+	" \x01(\x04R\amaxRuns\"\xad\x01\n" +
+	"\aHorizon\x12\x17\n" +
+	"\anext_ms\x18\x01 \x03(\x03R\x06nextMs\x12;\n" +
+	"\askipped\x18\x02 \x03(\v2!.carillon.storage.v1.RangeVerdictR\askipped\x12\x13\n" +
+	"\x05to_ms\x18\x03 \x01(\x03R\x04toMs\x12\x14\n" +
+	"\x05ended\x18\x04 \x01(\bR\x05ended\x12!\n" +
+	"\fzone_version\x18\x05 \x01(\tR\vzoneVersion\"\x80\x02\n" +
 	"\bSchedule\x12\x13\n" +
 	"\x05at_ms\x18\x01 \x01(\x03R\x04atMs\x120\n" +
-	"\x05every\x18\x02 \x01(\v2\x1a.carillon.storage.v1.EveryR\x05every\x12\x19\n" +
-	"\bdelay_ms\x18\x04 \x01(\x03R\adelayMs\"\xd6\x01\n" +
+	"\x05every\x18\x02 \x01(\v2\x1a.carillon.storage.v1.EveryR\x05every\x12-\n" +
+	"\x04cron\x18\x03 \x01(\v2\x19.carillon.storage.v1.CronR\x04cron\x12\x19\n" +
+	"\bdelay_ms\x18\x04 \x01(\x03R\adelayMs\x12\x1b\n" +
+	"\tspread_ms\x18\x05 \x01(\x03R\bspreadMs\x12\x1b\n" +
+	"\toffset_ms\x18\x06 \x01(\x03R\boffsetMs\x12)\n" +
+	"\x11max_fires_per_day\x18\a \x01(\rR\x0emaxFiresPerDay\"\xd6\x01\n" +
 	"\vRetryPolicy\x12!\n" +
 	"\fmax_attempts\x18\x01 \x01(\rR\vmaxAttempts\x12$\n" +
 	"\x0efirst_delay_ms\x18\x02 \x01(\x03R\ffirstDelayMs\x12-\n" +
@@ -2630,7 +3053,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xa7\x06\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xe5\b\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -2659,7 +3082,15 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"create_key\x18\x13 \x01(\x04R\tcreateKey\x12\x14\n" +
 	"\x05queue\x18\x14 \x01(\tR\x05queue\x12\x1a\n" +
 	"\bpriority\x18\x15 \x01(\rR\bpriority\x12!\n" +
-	"\ffairness_key\x18\x16 \x01(\tR\vfairnessKey\"\xae\x02\n" +
+	"\ffairness_key\x18\x16 \x01(\tR\vfairnessKey\x126\n" +
+	"\aoverlap\x18\x17 \x01(\x0e2\x1c.carillon.storage.v1.OverlapR\aoverlap\x12-\n" +
+	"\x13catch_up_per_minute\x18\x18 \x01(\rR\x10catchUpPerMinute\x120\n" +
+	"\x14pause_after_failures\x18\x19 \x01(\rR\x12pauseAfterFailures\x12\x1a\n" +
+	"\bfailures\x18\x1a \x01(\rR\bfailures\x126\n" +
+	"\ahorizon\x18\x1b \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12\x19\n" +
+	"\btimer_ms\x18\x1c \x01(\x03R\atimerMs\x12\x17\n" +
+	"\alive_ms\x18\x1d \x03(\x03R\x06liveMs\x12\x1b\n" +
+	"\tqueued_ms\x18\x1e \x03(\x03R\bqueuedMs\"\xae\x02\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x18\n" +
 	"\afencing\x18\x02 \x01(\x04R\afencing\x12\x16\n" +
@@ -2670,7 +3101,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\aoutcome\x18\x06 \x01(\x0e2\x1c.carillon.storage.v1.OutcomeR\aoutcome\x12\x14\n" +
 	"\x05error\x18\a \x01(\tR\x05error\x12\x16\n" +
 	"\x06digest\x18\b \x01(\x06R\x06digest\x129\n" +
-	"\x05state\x18\t \x01(\x0e2#.carillon.storage.v1.ExecutionStateR\x05state\"\xd4\a\n" +
+	"\x05state\x18\t \x01(\x0e2#.carillon.storage.v1.ExecutionStateR\x05state\"\xb7\b\n" +
 	"\tExecution\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12 \n" +
@@ -2706,7 +3137,11 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x05error\x18\x1a \x01(\tR\x05error\x12\x19\n" +
 	"\bone_shot\x18\x1b \x01(\bR\aoneShot\x12\x1d\n" +
 	"\n" +
-	"expires_ms\x18\x1c \x01(\x03R\texpiresMs\"\x85\x01\n" +
+	"expires_ms\x18\x1c \x01(\x03R\texpiresMs\x12\x1b\n" +
+	"\toffset_ms\x18\x1d \x01(\x03R\boffsetMs\x12\x18\n" +
+	"\atracked\x18\x1e \x01(\bR\atracked\x12\x16\n" +
+	"\x06yields\x18\x1f \x01(\bR\x06yields\x12\x12\n" +
+	"\x04late\x18  \x01(\bR\x04late\"\x85\x01\n" +
 	"\fRangeVerdict\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
 	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +
@@ -2839,7 +3274,14 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x14CATCH_UP_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCATCH_UP_NONE\x10\x01\x12\x13\n" +
 	"\x0fCATCH_UP_LATEST\x10\x02\x12\x10\n" +
-	"\fCATCH_UP_ALL\x10\x03*\x85\x01\n" +
+	"\fCATCH_UP_ALL\x10\x03*\x91\x01\n" +
+	"\aOverlap\x12\x17\n" +
+	"\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rOVERLAP_ALLOW\x10\x01\x12\x10\n" +
+	"\fOVERLAP_SKIP\x10\x02\x12\x15\n" +
+	"\x11OVERLAP_QUEUE_ONE\x10\x03\x12\x15\n" +
+	"\x11OVERLAP_QUEUE_ALL\x10\x04\x12\x1a\n" +
+	"\x16OVERLAP_CANCEL_RUNNING\x10\x05*\x85\x01\n" +
 	"\rExecutionKind\x12\x1e\n" +
 	"\x1aEXECUTION_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17EXECUTION_KIND_SCHEDULE\x10\x01\x12\x1a\n" +
@@ -2910,62 +3352,69 @@ func file_carillon_storage_v1_records_proto_rawDescGZIP() []byte {
 	return file_carillon_storage_v1_records_proto_rawDescData
 }
 
-var file_carillon_storage_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_carillon_storage_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(JobState)(0),             // 0: carillon.storage.v1.JobState
 	(CatchUp)(0),              // 1: carillon.storage.v1.CatchUp
-	(ExecutionKind)(0),        // 2: carillon.storage.v1.ExecutionKind
-	(ExecutionState)(0),       // 3: carillon.storage.v1.ExecutionState
-	(Outcome)(0),              // 4: carillon.storage.v1.Outcome
-	(TaskKind)(0),             // 5: carillon.storage.v1.TaskKind
-	(EventType)(0),            // 6: carillon.storage.v1.EventType
-	(*KeyValue)(nil),          // 7: carillon.storage.v1.KeyValue
-	(*Every)(nil),             // 8: carillon.storage.v1.Every
-	(*Schedule)(nil),          // 9: carillon.storage.v1.Schedule
-	(*RetryPolicy)(nil),       // 10: carillon.storage.v1.RetryPolicy
-	(*Template)(nil),          // 11: carillon.storage.v1.Template
-	(*Job)(nil),               // 12: carillon.storage.v1.Job
-	(*Attempt)(nil),           // 13: carillon.storage.v1.Attempt
-	(*Execution)(nil),         // 14: carillon.storage.v1.Execution
-	(*RangeVerdict)(nil),      // 15: carillon.storage.v1.RangeVerdict
-	(*IdempotencyRecord)(nil), // 16: carillon.storage.v1.IdempotencyRecord
-	(*Meta)(nil),              // 17: carillon.storage.v1.Meta
-	(*QueueSettings)(nil),     // 18: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),    // 19: carillon.storage.v1.TenantSettings
-	(*Task)(nil),              // 20: carillon.storage.v1.Task
-	(*Filter)(nil),            // 21: carillon.storage.v1.Filter
-	(*Event)(nil),             // 22: carillon.storage.v1.Event
-	(*EventRecord)(nil),       // 23: carillon.storage.v1.EventRecord
+	(Overlap)(0),              // 2: carillon.storage.v1.Overlap
+	(ExecutionKind)(0),        // 3: carillon.storage.v1.ExecutionKind
+	(ExecutionState)(0),       // 4: carillon.storage.v1.ExecutionState
+	(Outcome)(0),              // 5: carillon.storage.v1.Outcome
+	(TaskKind)(0),             // 6: carillon.storage.v1.TaskKind
+	(EventType)(0),            // 7: carillon.storage.v1.EventType
+	(*KeyValue)(nil),          // 8: carillon.storage.v1.KeyValue
+	(*Every)(nil),             // 9: carillon.storage.v1.Every
+	(*Cron)(nil),              // 10: carillon.storage.v1.Cron
+	(*Horizon)(nil),           // 11: carillon.storage.v1.Horizon
+	(*Schedule)(nil),          // 12: carillon.storage.v1.Schedule
+	(*RetryPolicy)(nil),       // 13: carillon.storage.v1.RetryPolicy
+	(*Template)(nil),          // 14: carillon.storage.v1.Template
+	(*Job)(nil),               // 15: carillon.storage.v1.Job
+	(*Attempt)(nil),           // 16: carillon.storage.v1.Attempt
+	(*Execution)(nil),         // 17: carillon.storage.v1.Execution
+	(*RangeVerdict)(nil),      // 18: carillon.storage.v1.RangeVerdict
+	(*IdempotencyRecord)(nil), // 19: carillon.storage.v1.IdempotencyRecord
+	(*Meta)(nil),              // 20: carillon.storage.v1.Meta
+	(*QueueSettings)(nil),     // 21: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),    // 22: carillon.storage.v1.TenantSettings
+	(*Task)(nil),              // 23: carillon.storage.v1.Task
+	(*Filter)(nil),            // 24: carillon.storage.v1.Filter
+	(*Event)(nil),             // 25: carillon.storage.v1.Event
+	(*EventRecord)(nil),       // 26: carillon.storage.v1.EventRecord
 }
 var file_carillon_storage_v1_records_proto_depIdxs = []int32{
-	8,  // 0: carillon.storage.v1.Schedule.every:type_name -> carillon.storage.v1.Every
-	7,  // 1: carillon.storage.v1.Template.headers:type_name -> carillon.storage.v1.KeyValue
-	10, // 2: carillon.storage.v1.Template.retry:type_name -> carillon.storage.v1.RetryPolicy
-	0,  // 3: carillon.storage.v1.Job.state:type_name -> carillon.storage.v1.JobState
-	9,  // 4: carillon.storage.v1.Job.schedule:type_name -> carillon.storage.v1.Schedule
-	1,  // 5: carillon.storage.v1.Job.catch_up:type_name -> carillon.storage.v1.CatchUp
-	7,  // 6: carillon.storage.v1.Job.labels:type_name -> carillon.storage.v1.KeyValue
-	11, // 7: carillon.storage.v1.Job.template:type_name -> carillon.storage.v1.Template
-	4,  // 8: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
-	3,  // 9: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
-	2,  // 10: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
-	11, // 11: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
-	3,  // 12: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
-	13, // 13: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
-	12, // 14: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
-	7,  // 15: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	7,  // 16: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	5,  // 17: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
-	21, // 18: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
-	6,  // 19: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	2,  // 20: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	22, // 21: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	18, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
+	9,  // 1: carillon.storage.v1.Schedule.every:type_name -> carillon.storage.v1.Every
+	10, // 2: carillon.storage.v1.Schedule.cron:type_name -> carillon.storage.v1.Cron
+	8,  // 3: carillon.storage.v1.Template.headers:type_name -> carillon.storage.v1.KeyValue
+	13, // 4: carillon.storage.v1.Template.retry:type_name -> carillon.storage.v1.RetryPolicy
+	0,  // 5: carillon.storage.v1.Job.state:type_name -> carillon.storage.v1.JobState
+	12, // 6: carillon.storage.v1.Job.schedule:type_name -> carillon.storage.v1.Schedule
+	1,  // 7: carillon.storage.v1.Job.catch_up:type_name -> carillon.storage.v1.CatchUp
+	8,  // 8: carillon.storage.v1.Job.labels:type_name -> carillon.storage.v1.KeyValue
+	14, // 9: carillon.storage.v1.Job.template:type_name -> carillon.storage.v1.Template
+	2,  // 10: carillon.storage.v1.Job.overlap:type_name -> carillon.storage.v1.Overlap
+	11, // 11: carillon.storage.v1.Job.horizon:type_name -> carillon.storage.v1.Horizon
+	5,  // 12: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
+	4,  // 13: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
+	3,  // 14: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
+	14, // 15: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
+	4,  // 16: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
+	16, // 17: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
+	15, // 18: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
+	8,  // 19: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	8,  // 20: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	6,  // 21: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
+	24, // 22: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
+	7,  // 23: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	3,  // 24: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	25, // 25: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }
@@ -2978,8 +3427,8 @@ func file_carillon_storage_v1_records_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_records_proto_rawDesc), len(file_carillon_storage_v1_records_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   17,
+			NumEnums:      8,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

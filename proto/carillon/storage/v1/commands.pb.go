@@ -121,6 +121,7 @@ type Command struct {
 	RaiseLevel      *RaiseLevel            `protobuf:"bytes,20,opt,name=raise_level,json=raiseLevel,proto3" json:"raise_level,omitempty"`
 	Verify          *Verify                `protobuf:"bytes,21,opt,name=verify,proto3" json:"verify,omitempty"`
 	Expand          *Expand                `protobuf:"bytes,22,opt,name=expand,proto3" json:"expand,omitempty"`
+	SetZoneVersion  *SetZoneVersion        `protobuf:"bytes,23,opt,name=set_zone_version,json=setZoneVersion,proto3" json:"set_zone_version,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -309,6 +310,13 @@ func (x *Command) GetExpand() *Expand {
 	return nil
 }
 
+func (x *Command) GetSetZoneVersion() *SetZoneVersion {
+	if x != nil {
+		return x.SetZoneVersion
+	}
+	return nil
+}
+
 // Expand extends what is known of cron jobs' instants; each item, at most 1,000, has its own result.
 type Expand struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -466,6 +474,61 @@ func (x *ExpandJob) GetPassedCount() uint64 {
 	return 0
 }
 
+// SetZoneVersion says that the leader begins to compute all horizons with this version of the zone data, or, with done, that
+// none is older any more. It is refused (aborted) if an older one has come in between; a version that is not newer than what
+// holds changes nothing.
+type SetZoneVersion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Done          bool                   `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetZoneVersion) Reset() {
+	*x = SetZoneVersion{}
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetZoneVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetZoneVersion) ProtoMessage() {}
+
+func (x *SetZoneVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetZoneVersion.ProtoReflect.Descriptor instead.
+func (*SetZoneVersion) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SetZoneVersion) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *SetZoneVersion) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
 // LeaderStart is a leadership's first entry: from here on only its term is accepted.
 type LeaderStart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -477,7 +540,7 @@ type LeaderStart struct {
 
 func (x *LeaderStart) Reset() {
 	*x = LeaderStart{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[4]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +552,7 @@ func (x *LeaderStart) String() string {
 func (*LeaderStart) ProtoMessage() {}
 
 func (x *LeaderStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[4]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +565,7 @@ func (x *LeaderStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderStart.ProtoReflect.Descriptor instead.
 func (*LeaderStart) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{4}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LeaderStart) GetTerm() uint64 {
@@ -528,7 +591,7 @@ type RaiseLevel struct {
 
 func (x *RaiseLevel) Reset() {
 	*x = RaiseLevel{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[5]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +603,7 @@ func (x *RaiseLevel) String() string {
 func (*RaiseLevel) ProtoMessage() {}
 
 func (x *RaiseLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[5]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +616,7 @@ func (x *RaiseLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseLevel.ProtoReflect.Descriptor instead.
 func (*RaiseLevel) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{5}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RaiseLevel) GetLevel() uint32 {
@@ -573,7 +636,7 @@ type CreateJobs struct {
 
 func (x *CreateJobs) Reset() {
 	*x = CreateJobs{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[6]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +648,7 @@ func (x *CreateJobs) String() string {
 func (*CreateJobs) ProtoMessage() {}
 
 func (x *CreateJobs) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[6]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +661,7 @@ func (x *CreateJobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJobs.ProtoReflect.Descriptor instead.
 func (*CreateJobs) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{6}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateJobs) GetItems() []*CreateJob {
@@ -636,7 +699,7 @@ type CreateJob struct {
 
 func (x *CreateJob) Reset() {
 	*x = CreateJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[7]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +711,7 @@ func (x *CreateJob) String() string {
 func (*CreateJob) ProtoMessage() {}
 
 func (x *CreateJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[7]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +724,7 @@ func (x *CreateJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJob.ProtoReflect.Descriptor instead.
 func (*CreateJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{7}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateJob) GetTenant() string {
@@ -801,7 +864,7 @@ type UpdateJob struct {
 
 func (x *UpdateJob) Reset() {
 	*x = UpdateJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[8]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +876,7 @@ func (x *UpdateJob) String() string {
 func (*UpdateJob) ProtoMessage() {}
 
 func (x *UpdateJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[8]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +889,7 @@ func (x *UpdateJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateJob.ProtoReflect.Descriptor instead.
 func (*UpdateJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{8}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateJob) GetTenant() string {
@@ -971,7 +1034,7 @@ type DeleteJob struct {
 
 func (x *DeleteJob) Reset() {
 	*x = DeleteJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1046,7 @@ func (x *DeleteJob) String() string {
 func (*DeleteJob) ProtoMessage() {}
 
 func (x *DeleteJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1059,7 @@ func (x *DeleteJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJob.ProtoReflect.Descriptor instead.
 func (*DeleteJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{9}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeleteJob) GetTenant() string {
@@ -1055,7 +1118,7 @@ type TriggerJob struct {
 
 func (x *TriggerJob) Reset() {
 	*x = TriggerJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1130,7 @@ func (x *TriggerJob) String() string {
 func (*TriggerJob) ProtoMessage() {}
 
 func (x *TriggerJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1143,7 @@ func (x *TriggerJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJob.ProtoReflect.Descriptor instead.
 func (*TriggerJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{10}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TriggerJob) GetTenant() string {
@@ -1123,7 +1186,7 @@ type Advance struct {
 
 func (x *Advance) Reset() {
 	*x = Advance{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1198,7 @@ func (x *Advance) String() string {
 func (*Advance) ProtoMessage() {}
 
 func (x *Advance) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1211,7 @@ func (x *Advance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Advance.ProtoReflect.Descriptor instead.
 func (*Advance) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{11}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Advance) GetLimit() uint32 {
@@ -1180,7 +1243,7 @@ type Demand struct {
 
 func (x *Demand) Reset() {
 	*x = Demand{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1255,7 @@ func (x *Demand) String() string {
 func (*Demand) ProtoMessage() {}
 
 func (x *Demand) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1268,7 @@ func (x *Demand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Demand.ProtoReflect.Descriptor instead.
 func (*Demand) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{12}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Demand) GetClaimId() string {
@@ -1257,7 +1320,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1332,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1345,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{13}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Claim) GetClaimId() string {
@@ -1322,7 +1385,7 @@ type Heartbeats struct {
 
 func (x *Heartbeats) Reset() {
 	*x = Heartbeats{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1397,7 @@ func (x *Heartbeats) String() string {
 func (*Heartbeats) ProtoMessage() {}
 
 func (x *Heartbeats) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1410,7 @@ func (x *Heartbeats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeats.ProtoReflect.Descriptor instead.
 func (*Heartbeats) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{14}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Heartbeats) GetItems() []*Heartbeat {
@@ -1371,7 +1434,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1446,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1459,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{15}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Heartbeat) GetExecutionId() string {
@@ -1443,7 +1506,7 @@ type Completions struct {
 
 func (x *Completions) Reset() {
 	*x = Completions{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1518,7 @@ func (x *Completions) String() string {
 func (*Completions) ProtoMessage() {}
 
 func (x *Completions) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1531,7 @@ func (x *Completions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completions.ProtoReflect.Descriptor instead.
 func (*Completions) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{16}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Completions) GetItems() []*Completion {
@@ -1501,7 +1564,7 @@ type Completion struct {
 
 func (x *Completion) Reset() {
 	*x = Completion{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1576,7 @@ func (x *Completion) String() string {
 func (*Completion) ProtoMessage() {}
 
 func (x *Completion) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1589,7 @@ func (x *Completion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completion.ProtoReflect.Descriptor instead.
 func (*Completion) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{17}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Completion) GetExecutionId() string {
@@ -1612,7 +1675,7 @@ type CancelExecution struct {
 
 func (x *CancelExecution) Reset() {
 	*x = CancelExecution{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1687,7 @@ func (x *CancelExecution) String() string {
 func (*CancelExecution) ProtoMessage() {}
 
 func (x *CancelExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1700,7 @@ func (x *CancelExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecution.ProtoReflect.Descriptor instead.
 func (*CancelExecution) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{18}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelExecution) GetExecutionId() string {
@@ -1670,7 +1733,7 @@ type RequeueDead struct {
 
 func (x *RequeueDead) Reset() {
 	*x = RequeueDead{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1745,7 @@ func (x *RequeueDead) String() string {
 func (*RequeueDead) ProtoMessage() {}
 
 func (x *RequeueDead) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1758,7 @@ func (x *RequeueDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequeueDead.ProtoReflect.Descriptor instead.
 func (*RequeueDead) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{19}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RequeueDead) GetExecutionIds() []string {
@@ -1714,7 +1777,7 @@ type PurgeDead struct {
 
 func (x *PurgeDead) Reset() {
 	*x = PurgeDead{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1789,7 @@ func (x *PurgeDead) String() string {
 func (*PurgeDead) ProtoMessage() {}
 
 func (x *PurgeDead) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1802,7 @@ func (x *PurgeDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeDead.ProtoReflect.Descriptor instead.
 func (*PurgeDead) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{20}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PurgeDead) GetExecutionIds() []string {
@@ -1760,7 +1823,7 @@ type StartTask struct {
 
 func (x *StartTask) Reset() {
 	*x = StartTask{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1835,7 @@ func (x *StartTask) String() string {
 func (*StartTask) ProtoMessage() {}
 
 func (x *StartTask) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1848,7 @@ func (x *StartTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartTask.ProtoReflect.Descriptor instead.
 func (*StartTask) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{21}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StartTask) GetId() string {
@@ -1819,7 +1882,7 @@ type StepTask struct {
 
 func (x *StepTask) Reset() {
 	*x = StepTask{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1831,7 +1894,7 @@ func (x *StepTask) String() string {
 func (*StepTask) ProtoMessage() {}
 
 func (x *StepTask) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1844,7 +1907,7 @@ func (x *StepTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepTask.ProtoReflect.Descriptor instead.
 func (*StepTask) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{22}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StepTask) GetId() string {
@@ -1874,7 +1937,7 @@ type Housekeep struct {
 
 func (x *Housekeep) Reset() {
 	*x = Housekeep{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +1949,7 @@ func (x *Housekeep) String() string {
 func (*Housekeep) ProtoMessage() {}
 
 func (x *Housekeep) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +1962,7 @@ func (x *Housekeep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Housekeep.ProtoReflect.Descriptor instead.
 func (*Housekeep) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{23}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Housekeep) GetLimit() uint32 {
@@ -1935,7 +1998,7 @@ type Verify struct {
 
 func (x *Verify) Reset() {
 	*x = Verify{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1947,7 +2010,7 @@ func (x *Verify) String() string {
 func (*Verify) ProtoMessage() {}
 
 func (x *Verify) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1960,7 +2023,7 @@ func (x *Verify) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verify.ProtoReflect.Descriptor instead.
 func (*Verify) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{24}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Verify) GetId() string {
@@ -1981,8 +2044,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x03(\v2\x1c.carillon.storage.v1.CommandR\bcommands\x12\x1e\n" +
 	"\n" +
 	"everywhere\x18\x04 \x01(\x04R\n" +
-	"everywhere\"\xb8\n" +
-	"\n" +
+	"everywhere\"\x87\v\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x19\n" +
@@ -2017,7 +2079,8 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\vraise_level\x18\x14 \x01(\v2\x1f.carillon.storage.v1.RaiseLevelR\n" +
 	"raiseLevel\x123\n" +
 	"\x06verify\x18\x15 \x01(\v2\x1b.carillon.storage.v1.VerifyR\x06verify\x123\n" +
-	"\x06expand\x18\x16 \x01(\v2\x1b.carillon.storage.v1.ExpandR\x06expand\">\n" +
+	"\x06expand\x18\x16 \x01(\v2\x1b.carillon.storage.v1.ExpandR\x06expand\x12M\n" +
+	"\x10set_zone_version\x18\x17 \x01(\v2#.carillon.storage.v1.SetZoneVersionR\x0esetZoneVersion\">\n" +
 	"\x06Expand\x124\n" +
 	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.ExpandJobR\x05items\"\xb2\x02\n" +
 	"\tExpandJob\x12\x16\n" +
@@ -2030,7 +2093,10 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x0epassed_from_ms\x18\a \x01(\x03R\fpassedFromMs\x12 \n" +
 	"\fpassed_to_ms\x18\b \x01(\x03R\n" +
 	"passedToMs\x12!\n" +
-	"\fpassed_count\x18\t \x01(\x04R\vpassedCount\"7\n" +
+	"\fpassed_count\x18\t \x01(\x04R\vpassedCount\">\n" +
+	"\x0eSetZoneVersion\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\"7\n" +
 	"\vLeaderStart\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\tR\x05store\"\"\n" +
@@ -2162,95 +2228,97 @@ func file_carillon_storage_v1_commands_proto_rawDescGZIP() []byte {
 	return file_carillon_storage_v1_commands_proto_rawDescData
 }
 
-var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*Entry)(nil),           // 0: carillon.storage.v1.Entry
 	(*Command)(nil),         // 1: carillon.storage.v1.Command
 	(*Expand)(nil),          // 2: carillon.storage.v1.Expand
 	(*ExpandJob)(nil),       // 3: carillon.storage.v1.ExpandJob
-	(*LeaderStart)(nil),     // 4: carillon.storage.v1.LeaderStart
-	(*RaiseLevel)(nil),      // 5: carillon.storage.v1.RaiseLevel
-	(*CreateJobs)(nil),      // 6: carillon.storage.v1.CreateJobs
-	(*CreateJob)(nil),       // 7: carillon.storage.v1.CreateJob
-	(*UpdateJob)(nil),       // 8: carillon.storage.v1.UpdateJob
-	(*DeleteJob)(nil),       // 9: carillon.storage.v1.DeleteJob
-	(*TriggerJob)(nil),      // 10: carillon.storage.v1.TriggerJob
-	(*Advance)(nil),         // 11: carillon.storage.v1.Advance
-	(*Demand)(nil),          // 12: carillon.storage.v1.Demand
-	(*Claim)(nil),           // 13: carillon.storage.v1.Claim
-	(*Heartbeats)(nil),      // 14: carillon.storage.v1.Heartbeats
-	(*Heartbeat)(nil),       // 15: carillon.storage.v1.Heartbeat
-	(*Completions)(nil),     // 16: carillon.storage.v1.Completions
-	(*Completion)(nil),      // 17: carillon.storage.v1.Completion
-	(*CancelExecution)(nil), // 18: carillon.storage.v1.CancelExecution
-	(*RequeueDead)(nil),     // 19: carillon.storage.v1.RequeueDead
-	(*PurgeDead)(nil),       // 20: carillon.storage.v1.PurgeDead
-	(*StartTask)(nil),       // 21: carillon.storage.v1.StartTask
-	(*StepTask)(nil),        // 22: carillon.storage.v1.StepTask
-	(*Housekeep)(nil),       // 23: carillon.storage.v1.Housekeep
-	(*Verify)(nil),          // 24: carillon.storage.v1.Verify
-	(*QueueSettings)(nil),   // 25: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),  // 26: carillon.storage.v1.TenantSettings
-	(*Horizon)(nil),         // 27: carillon.storage.v1.Horizon
-	(*Schedule)(nil),        // 28: carillon.storage.v1.Schedule
-	(CatchUp)(0),            // 29: carillon.storage.v1.CatchUp
-	(*KeyValue)(nil),        // 30: carillon.storage.v1.KeyValue
-	(*Template)(nil),        // 31: carillon.storage.v1.Template
-	(Overlap)(0),            // 32: carillon.storage.v1.Overlap
-	(JobState)(0),           // 33: carillon.storage.v1.JobState
-	(Outcome)(0),            // 34: carillon.storage.v1.Outcome
-	(TaskKind)(0),           // 35: carillon.storage.v1.TaskKind
-	(*Filter)(nil),          // 36: carillon.storage.v1.Filter
+	(*SetZoneVersion)(nil),  // 4: carillon.storage.v1.SetZoneVersion
+	(*LeaderStart)(nil),     // 5: carillon.storage.v1.LeaderStart
+	(*RaiseLevel)(nil),      // 6: carillon.storage.v1.RaiseLevel
+	(*CreateJobs)(nil),      // 7: carillon.storage.v1.CreateJobs
+	(*CreateJob)(nil),       // 8: carillon.storage.v1.CreateJob
+	(*UpdateJob)(nil),       // 9: carillon.storage.v1.UpdateJob
+	(*DeleteJob)(nil),       // 10: carillon.storage.v1.DeleteJob
+	(*TriggerJob)(nil),      // 11: carillon.storage.v1.TriggerJob
+	(*Advance)(nil),         // 12: carillon.storage.v1.Advance
+	(*Demand)(nil),          // 13: carillon.storage.v1.Demand
+	(*Claim)(nil),           // 14: carillon.storage.v1.Claim
+	(*Heartbeats)(nil),      // 15: carillon.storage.v1.Heartbeats
+	(*Heartbeat)(nil),       // 16: carillon.storage.v1.Heartbeat
+	(*Completions)(nil),     // 17: carillon.storage.v1.Completions
+	(*Completion)(nil),      // 18: carillon.storage.v1.Completion
+	(*CancelExecution)(nil), // 19: carillon.storage.v1.CancelExecution
+	(*RequeueDead)(nil),     // 20: carillon.storage.v1.RequeueDead
+	(*PurgeDead)(nil),       // 21: carillon.storage.v1.PurgeDead
+	(*StartTask)(nil),       // 22: carillon.storage.v1.StartTask
+	(*StepTask)(nil),        // 23: carillon.storage.v1.StepTask
+	(*Housekeep)(nil),       // 24: carillon.storage.v1.Housekeep
+	(*Verify)(nil),          // 25: carillon.storage.v1.Verify
+	(*QueueSettings)(nil),   // 26: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),  // 27: carillon.storage.v1.TenantSettings
+	(*Horizon)(nil),         // 28: carillon.storage.v1.Horizon
+	(*Schedule)(nil),        // 29: carillon.storage.v1.Schedule
+	(CatchUp)(0),            // 30: carillon.storage.v1.CatchUp
+	(*KeyValue)(nil),        // 31: carillon.storage.v1.KeyValue
+	(*Template)(nil),        // 32: carillon.storage.v1.Template
+	(Overlap)(0),            // 33: carillon.storage.v1.Overlap
+	(JobState)(0),           // 34: carillon.storage.v1.JobState
+	(Outcome)(0),            // 35: carillon.storage.v1.Outcome
+	(TaskKind)(0),           // 36: carillon.storage.v1.TaskKind
+	(*Filter)(nil),          // 37: carillon.storage.v1.Filter
 }
 var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	1,  // 0: carillon.storage.v1.Entry.commands:type_name -> carillon.storage.v1.Command
-	4,  // 1: carillon.storage.v1.Command.leader_start:type_name -> carillon.storage.v1.LeaderStart
-	6,  // 2: carillon.storage.v1.Command.create_jobs:type_name -> carillon.storage.v1.CreateJobs
-	8,  // 3: carillon.storage.v1.Command.update_job:type_name -> carillon.storage.v1.UpdateJob
-	9,  // 4: carillon.storage.v1.Command.delete_job:type_name -> carillon.storage.v1.DeleteJob
-	10, // 5: carillon.storage.v1.Command.trigger_job:type_name -> carillon.storage.v1.TriggerJob
-	11, // 6: carillon.storage.v1.Command.advance:type_name -> carillon.storage.v1.Advance
-	13, // 7: carillon.storage.v1.Command.claim:type_name -> carillon.storage.v1.Claim
-	14, // 8: carillon.storage.v1.Command.heartbeats:type_name -> carillon.storage.v1.Heartbeats
-	16, // 9: carillon.storage.v1.Command.completions:type_name -> carillon.storage.v1.Completions
-	18, // 10: carillon.storage.v1.Command.cancel_execution:type_name -> carillon.storage.v1.CancelExecution
-	19, // 11: carillon.storage.v1.Command.requeue_dead:type_name -> carillon.storage.v1.RequeueDead
-	20, // 12: carillon.storage.v1.Command.purge_dead:type_name -> carillon.storage.v1.PurgeDead
-	21, // 13: carillon.storage.v1.Command.start_task:type_name -> carillon.storage.v1.StartTask
-	22, // 14: carillon.storage.v1.Command.step_task:type_name -> carillon.storage.v1.StepTask
-	25, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
-	26, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
-	23, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
-	5,  // 18: carillon.storage.v1.Command.raise_level:type_name -> carillon.storage.v1.RaiseLevel
-	24, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
+	5,  // 1: carillon.storage.v1.Command.leader_start:type_name -> carillon.storage.v1.LeaderStart
+	7,  // 2: carillon.storage.v1.Command.create_jobs:type_name -> carillon.storage.v1.CreateJobs
+	9,  // 3: carillon.storage.v1.Command.update_job:type_name -> carillon.storage.v1.UpdateJob
+	10, // 4: carillon.storage.v1.Command.delete_job:type_name -> carillon.storage.v1.DeleteJob
+	11, // 5: carillon.storage.v1.Command.trigger_job:type_name -> carillon.storage.v1.TriggerJob
+	12, // 6: carillon.storage.v1.Command.advance:type_name -> carillon.storage.v1.Advance
+	14, // 7: carillon.storage.v1.Command.claim:type_name -> carillon.storage.v1.Claim
+	15, // 8: carillon.storage.v1.Command.heartbeats:type_name -> carillon.storage.v1.Heartbeats
+	17, // 9: carillon.storage.v1.Command.completions:type_name -> carillon.storage.v1.Completions
+	19, // 10: carillon.storage.v1.Command.cancel_execution:type_name -> carillon.storage.v1.CancelExecution
+	20, // 11: carillon.storage.v1.Command.requeue_dead:type_name -> carillon.storage.v1.RequeueDead
+	21, // 12: carillon.storage.v1.Command.purge_dead:type_name -> carillon.storage.v1.PurgeDead
+	22, // 13: carillon.storage.v1.Command.start_task:type_name -> carillon.storage.v1.StartTask
+	23, // 14: carillon.storage.v1.Command.step_task:type_name -> carillon.storage.v1.StepTask
+	26, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
+	27, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
+	24, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
+	6,  // 18: carillon.storage.v1.Command.raise_level:type_name -> carillon.storage.v1.RaiseLevel
+	25, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
 	2,  // 20: carillon.storage.v1.Command.expand:type_name -> carillon.storage.v1.Expand
-	3,  // 21: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
-	27, // 22: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
-	7,  // 23: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
-	28, // 24: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	29, // 25: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	30, // 26: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	31, // 27: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
-	32, // 28: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
-	27, // 29: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
-	28, // 30: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	29, // 31: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	30, // 32: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	31, // 33: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
-	33, // 34: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
-	32, // 35: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
-	27, // 36: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
-	12, // 37: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
-	15, // 38: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
-	17, // 39: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
-	34, // 40: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
-	35, // 41: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
-	36, // 42: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	4,  // 21: carillon.storage.v1.Command.set_zone_version:type_name -> carillon.storage.v1.SetZoneVersion
+	3,  // 22: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
+	28, // 23: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
+	8,  // 24: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
+	29, // 25: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	30, // 26: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	31, // 27: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	32, // 28: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
+	33, // 29: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	28, // 30: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	29, // 31: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	30, // 32: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	31, // 33: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	32, // 34: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
+	34, // 35: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
+	33, // 36: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	28, // 37: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	13, // 38: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
+	16, // 39: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
+	18, // 40: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
+	35, // 41: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
+	36, // 42: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
+	37, // 43: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_commands_proto_init() }
@@ -2265,7 +2333,7 @@ func file_carillon_storage_v1_commands_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_commands_proto_rawDesc), len(file_carillon_storage_v1_commands_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

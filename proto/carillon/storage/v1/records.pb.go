@@ -1263,8 +1263,10 @@ type Job struct {
 	// where it waits for its horizon.
 	TimerMs int64 `protobuf:"varint,28,opt,name=timer_ms,json=timerMs,proto3" json:"timer_ms,omitempty"`
 	// Nominal instants of the executions that block the next one under the overlap rule, and of those that wait for them.
-	LiveMs        []int64 `protobuf:"varint,29,rep,packed,name=live_ms,json=liveMs,proto3" json:"live_ms,omitempty"`
-	QueuedMs      []int64 `protobuf:"varint,30,rep,packed,name=queued_ms,json=queuedMs,proto3" json:"queued_ms,omitempty"`
+	LiveMs   []int64 `protobuf:"varint,29,rep,packed,name=live_ms,json=liveMs,proto3" json:"live_ms,omitempty"`
+	QueuedMs []int64 `protobuf:"varint,30,rep,packed,name=queued_ms,json=queuedMs,proto3" json:"queued_ms,omitempty"`
+	// What newer zone data last changed of the instants that were known; nothing if its schedule has been replaced since.
+	ZoneChange    *ZoneChange `protobuf:"bytes,32,opt,name=zone_change,json=zoneChange,proto3" json:"zone_change,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1509,6 +1511,91 @@ func (x *Job) GetQueuedMs() []int64 {
 	return nil
 }
 
+func (x *Job) GetZoneChange() *ZoneChange {
+	if x != nil {
+		return x.ZoneChange
+	}
+	return nil
+}
+
+// ZoneChange says that newer zone data moved a cron job's instants.
+type ZoneChange struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	FromVersion string                 `protobuf:"bytes,1,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
+	ToVersion   string                 `protobuf:"bytes,2,opt,name=to_version,json=toVersion,proto3" json:"to_version,omitempty"`
+	ChangedMs   int64                  `protobuf:"varint,3,opt,name=changed_ms,json=changedMs,proto3" json:"changed_ms,omitempty"`
+	// The first instant that is not the same, as it was and as it is. 0: there is none any more, or was none.
+	OldNextMs     int64 `protobuf:"varint,4,opt,name=old_next_ms,json=oldNextMs,proto3" json:"old_next_ms,omitempty"`
+	NewNextMs     int64 `protobuf:"varint,5,opt,name=new_next_ms,json=newNextMs,proto3" json:"new_next_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ZoneChange) Reset() {
+	*x = ZoneChange{}
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ZoneChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ZoneChange) ProtoMessage() {}
+
+func (x *ZoneChange) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ZoneChange.ProtoReflect.Descriptor instead.
+func (*ZoneChange) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ZoneChange) GetFromVersion() string {
+	if x != nil {
+		return x.FromVersion
+	}
+	return ""
+}
+
+func (x *ZoneChange) GetToVersion() string {
+	if x != nil {
+		return x.ToVersion
+	}
+	return ""
+}
+
+func (x *ZoneChange) GetChangedMs() int64 {
+	if x != nil {
+		return x.ChangedMs
+	}
+	return 0
+}
+
+func (x *ZoneChange) GetOldNextMs() int64 {
+	if x != nil {
+		return x.OldNextMs
+	}
+	return 0
+}
+
+func (x *ZoneChange) GetNewNextMs() int64 {
+	if x != nil {
+		return x.NewNextMs
+	}
+	return 0
+}
+
 // Attempt is one delivery, as it ended.
 type Attempt struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1529,7 +1616,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[8]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1628,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[8]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1641,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Attempt) GetNumber() uint32 {
@@ -1673,7 +1760,7 @@ type Execution struct {
 
 func (x *Execution) Reset() {
 	*x = Execution{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1772,7 @@ func (x *Execution) String() string {
 func (*Execution) ProtoMessage() {}
 
 func (x *Execution) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1785,7 @@ func (x *Execution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Execution.ProtoReflect.Descriptor instead.
 func (*Execution) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Execution) GetTenant() string {
@@ -1940,7 +2027,7 @@ type RangeVerdict struct {
 
 func (x *RangeVerdict) Reset() {
 	*x = RangeVerdict{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2039,7 @@ func (x *RangeVerdict) String() string {
 func (*RangeVerdict) ProtoMessage() {}
 
 func (x *RangeVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2052,7 @@ func (x *RangeVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeVerdict.ProtoReflect.Descriptor instead.
 func (*RangeVerdict) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RangeVerdict) GetFromMs() int64 {
@@ -2019,7 +2106,7 @@ type IdempotencyRecord struct {
 
 func (x *IdempotencyRecord) Reset() {
 	*x = IdempotencyRecord{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2118,7 @@ func (x *IdempotencyRecord) String() string {
 func (*IdempotencyRecord) ProtoMessage() {}
 
 func (x *IdempotencyRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2131,7 @@ func (x *IdempotencyRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdempotencyRecord.ProtoReflect.Descriptor instead.
 func (*IdempotencyRecord) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *IdempotencyRecord) GetHash() []byte {
@@ -2119,13 +2206,17 @@ type Meta struct {
 	DuplicatesTotal uint64 `protobuf:"varint,26,opt,name=duplicates_total,json=duplicatesTotal,proto3" json:"duplicates_total,omitempty"`
 	RetriedTotal    uint64 `protobuf:"varint,27,opt,name=retried_total,json=retriedTotal,proto3" json:"retried_total,omitempty"`
 	SkippedTotal    uint64 `protobuf:"varint,28,opt,name=skipped_total,json=skippedTotal,proto3" json:"skipped_total,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Every horizon in the shard was computed with at least this version of the zone data; empty: not known.
+	ZoneVersion string `protobuf:"bytes,29,opt,name=zone_version,json=zoneVersion,proto3" json:"zone_version,omitempty"`
+	// The version that the leader is bringing all horizons to. Empty: none, or an older horizon has come in since it began.
+	ZoneTarget    string `protobuf:"bytes,30,opt,name=zone_target,json=zoneTarget,proto3" json:"zone_target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2228,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2241,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Meta) GetLevel() uint32 {
@@ -2349,6 +2440,20 @@ func (x *Meta) GetSkippedTotal() uint64 {
 	return 0
 }
 
+func (x *Meta) GetZoneVersion() string {
+	if x != nil {
+		return x.ZoneVersion
+	}
+	return ""
+}
+
+func (x *Meta) GetZoneTarget() string {
+	if x != nil {
+		return x.ZoneTarget
+	}
+	return ""
+}
+
 // QueueSettings and TenantSettings are what etcd holds and what reaches every shard as a command.
 type QueueSettings struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -2369,7 +2474,7 @@ type QueueSettings struct {
 
 func (x *QueueSettings) Reset() {
 	*x = QueueSettings{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2486,7 @@ func (x *QueueSettings) String() string {
 func (*QueueSettings) ProtoMessage() {}
 
 func (x *QueueSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2499,7 @@ func (x *QueueSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueSettings.ProtoReflect.Descriptor instead.
 func (*QueueSettings) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QueueSettings) GetName() string {
@@ -2486,7 +2591,7 @@ type TenantSettings struct {
 
 func (x *TenantSettings) Reset() {
 	*x = TenantSettings{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2603,7 @@ func (x *TenantSettings) String() string {
 func (*TenantSettings) ProtoMessage() {}
 
 func (x *TenantSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2616,7 @@ func (x *TenantSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantSettings.ProtoReflect.Descriptor instead.
 func (*TenantSettings) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TenantSettings) GetName() string {
@@ -2602,7 +2707,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2719,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2732,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Task) GetId() string {
@@ -2708,7 +2813,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2720,7 +2825,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2733,7 +2838,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Filter) GetTenant() string {
@@ -2795,7 +2900,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2912,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2925,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Event) GetType() EventType {
@@ -2934,7 +3039,7 @@ type EventRecord struct {
 
 func (x *EventRecord) Reset() {
 	*x = EventRecord{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +3051,7 @@ func (x *EventRecord) String() string {
 func (*EventRecord) ProtoMessage() {}
 
 func (x *EventRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +3064,7 @@ func (x *EventRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventRecord.ProtoReflect.Descriptor instead.
 func (*EventRecord) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EventRecord) GetSchema() uint32 {
@@ -3053,7 +3158,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xe5\b\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xa7\t\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -3090,7 +3195,18 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\ahorizon\x18\x1b \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12\x19\n" +
 	"\btimer_ms\x18\x1c \x01(\x03R\atimerMs\x12\x17\n" +
 	"\alive_ms\x18\x1d \x03(\x03R\x06liveMs\x12\x1b\n" +
-	"\tqueued_ms\x18\x1e \x03(\x03R\bqueuedMs\"\xae\x02\n" +
+	"\tqueued_ms\x18\x1e \x03(\x03R\bqueuedMs\x12@\n" +
+	"\vzone_change\x18  \x01(\v2\x1f.carillon.storage.v1.ZoneChangeR\n" +
+	"zoneChange\"\xad\x01\n" +
+	"\n" +
+	"ZoneChange\x12!\n" +
+	"\ffrom_version\x18\x01 \x01(\tR\vfromVersion\x12\x1d\n" +
+	"\n" +
+	"to_version\x18\x02 \x01(\tR\ttoVersion\x12\x1d\n" +
+	"\n" +
+	"changed_ms\x18\x03 \x01(\x03R\tchangedMs\x12\x1e\n" +
+	"\vold_next_ms\x18\x04 \x01(\x03R\toldNextMs\x12\x1e\n" +
+	"\vnew_next_ms\x18\x05 \x01(\x03R\tnewNextMs\"\xae\x02\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x18\n" +
 	"\afencing\x18\x02 \x01(\x04R\afencing\x12\x16\n" +
@@ -3155,7 +3271,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"recordedMs\x12*\n" +
 	"\x03job\x18\x03 \x01(\v2\x18.carillon.storage.v1.JobR\x03job\x12!\n" +
 	"\fexecution_id\x18\x04 \x01(\tR\vexecutionId\x12\x16\n" +
-	"\x06fields\x18\x05 \x03(\tR\x06fields\"\xfa\x06\n" +
+	"\x06fields\x18\x05 \x03(\tR\x06fields\"\xbe\a\n" +
 	"\x04Meta\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x1f\n" +
 	"\vleader_term\x18\x02 \x01(\x04R\n" +
@@ -3191,7 +3307,10 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x0fconflicts_total\x18\x19 \x01(\x04R\x0econflictsTotal\x12)\n" +
 	"\x10duplicates_total\x18\x1a \x01(\x04R\x0fduplicatesTotal\x12#\n" +
 	"\rretried_total\x18\x1b \x01(\x04R\fretriedTotal\x12#\n" +
-	"\rskipped_total\x18\x1c \x01(\x04R\fskippedTotal\"\xd6\x02\n" +
+	"\rskipped_total\x18\x1c \x01(\x04R\fskippedTotal\x12!\n" +
+	"\fzone_version\x18\x1d \x01(\tR\vzoneVersion\x12\x1f\n" +
+	"\vzone_target\x18\x1e \x01(\tR\n" +
+	"zoneTarget\"\xd6\x02\n" +
 	"\rQueueSettings\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -3353,7 +3472,7 @@ func file_carillon_storage_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_storage_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(JobState)(0),             // 0: carillon.storage.v1.JobState
 	(CatchUp)(0),              // 1: carillon.storage.v1.CatchUp
@@ -3371,20 +3490,21 @@ var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(*RetryPolicy)(nil),       // 13: carillon.storage.v1.RetryPolicy
 	(*Template)(nil),          // 14: carillon.storage.v1.Template
 	(*Job)(nil),               // 15: carillon.storage.v1.Job
-	(*Attempt)(nil),           // 16: carillon.storage.v1.Attempt
-	(*Execution)(nil),         // 17: carillon.storage.v1.Execution
-	(*RangeVerdict)(nil),      // 18: carillon.storage.v1.RangeVerdict
-	(*IdempotencyRecord)(nil), // 19: carillon.storage.v1.IdempotencyRecord
-	(*Meta)(nil),              // 20: carillon.storage.v1.Meta
-	(*QueueSettings)(nil),     // 21: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),    // 22: carillon.storage.v1.TenantSettings
-	(*Task)(nil),              // 23: carillon.storage.v1.Task
-	(*Filter)(nil),            // 24: carillon.storage.v1.Filter
-	(*Event)(nil),             // 25: carillon.storage.v1.Event
-	(*EventRecord)(nil),       // 26: carillon.storage.v1.EventRecord
+	(*ZoneChange)(nil),        // 16: carillon.storage.v1.ZoneChange
+	(*Attempt)(nil),           // 17: carillon.storage.v1.Attempt
+	(*Execution)(nil),         // 18: carillon.storage.v1.Execution
+	(*RangeVerdict)(nil),      // 19: carillon.storage.v1.RangeVerdict
+	(*IdempotencyRecord)(nil), // 20: carillon.storage.v1.IdempotencyRecord
+	(*Meta)(nil),              // 21: carillon.storage.v1.Meta
+	(*QueueSettings)(nil),     // 22: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),    // 23: carillon.storage.v1.TenantSettings
+	(*Task)(nil),              // 24: carillon.storage.v1.Task
+	(*Filter)(nil),            // 25: carillon.storage.v1.Filter
+	(*Event)(nil),             // 26: carillon.storage.v1.Event
+	(*EventRecord)(nil),       // 27: carillon.storage.v1.EventRecord
 }
 var file_carillon_storage_v1_records_proto_depIdxs = []int32{
-	18, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
+	19, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
 	9,  // 1: carillon.storage.v1.Schedule.every:type_name -> carillon.storage.v1.Every
 	10, // 2: carillon.storage.v1.Schedule.cron:type_name -> carillon.storage.v1.Cron
 	8,  // 3: carillon.storage.v1.Template.headers:type_name -> carillon.storage.v1.KeyValue
@@ -3396,25 +3516,26 @@ var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	14, // 9: carillon.storage.v1.Job.template:type_name -> carillon.storage.v1.Template
 	2,  // 10: carillon.storage.v1.Job.overlap:type_name -> carillon.storage.v1.Overlap
 	11, // 11: carillon.storage.v1.Job.horizon:type_name -> carillon.storage.v1.Horizon
-	5,  // 12: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
-	4,  // 13: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
-	3,  // 14: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
-	14, // 15: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
-	4,  // 16: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
-	16, // 17: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
-	15, // 18: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
-	8,  // 19: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	8,  // 20: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	6,  // 21: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
-	24, // 22: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
-	7,  // 23: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	3,  // 24: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	25, // 25: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	16, // 12: carillon.storage.v1.Job.zone_change:type_name -> carillon.storage.v1.ZoneChange
+	5,  // 13: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
+	4,  // 14: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
+	3,  // 15: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
+	14, // 16: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
+	4,  // 17: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
+	17, // 18: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
+	15, // 19: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
+	8,  // 20: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	8,  // 21: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	6,  // 22: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
+	25, // 23: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
+	7,  // 24: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	3,  // 25: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	26, // 26: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }
@@ -3428,7 +3549,7 @@ func file_carillon_storage_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_records_proto_rawDesc), len(file_carillon_storage_v1_records_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

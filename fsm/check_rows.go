@@ -52,7 +52,7 @@ func (c *checker) taskRow(key, value []byte) {
 		c.fail(RuleRow, key, "cannot be decoded")
 	case t.Finished:
 		c.wantExpiry(key, t.UpdatedMs+recordKeptMS, expireTask)
-	case t.Kind == storagev1.TaskKind_TASK_KIND_RESUME_JOB:
+	case t.Kind == storagev1.TaskKind_TASK_KIND_RELEASE:
 		c.resuming[jobName{t.Filter.GetTenant(), t.Filter.GetJobId()}] = true
 	}
 }

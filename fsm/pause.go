@@ -72,7 +72,7 @@ func (u *update) releaseHeld() {
 	filter := &storagev1.Filter{Tenant: u.c.Tenant, JobId: u.c.JobId}
 	t := &storagev1.Task{
 		Id:   resumeTaskID(u.c.Tenant, u.c.JobId, u.j),
-		Kind: storagev1.TaskKind_TASK_KIND_RESUME_JOB, Filter: filter, CreatedMs: u.meta.ClockMs, UpdatedMs: u.meta.ClockMs,
+		Kind: storagev1.TaskKind_TASK_KIND_RELEASE, Filter: filter, CreatedMs: u.meta.ClockMs, UpdatedMs: u.meta.ClockMs,
 	}
 	u.stepResume(t, inlineResume)
 	if !t.Finished {

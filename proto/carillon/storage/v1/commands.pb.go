@@ -122,6 +122,7 @@ type Command struct {
 	Verify          *Verify                `protobuf:"bytes,21,opt,name=verify,proto3" json:"verify,omitempty"`
 	Expand          *Expand                `protobuf:"bytes,22,opt,name=expand,proto3" json:"expand,omitempty"`
 	SetZoneVersion  *SetZoneVersion        `protobuf:"bytes,23,opt,name=set_zone_version,json=setZoneVersion,proto3" json:"set_zone_version,omitempty"`
+	PutPauseRule    *PauseRule             `protobuf:"bytes,30,opt,name=put_pause_rule,json=putPauseRule,proto3" json:"put_pause_rule,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -313,6 +314,13 @@ func (x *Command) GetExpand() *Expand {
 func (x *Command) GetSetZoneVersion() *SetZoneVersion {
 	if x != nil {
 		return x.SetZoneVersion
+	}
+	return nil
+}
+
+func (x *Command) GetPutPauseRule() *PauseRule {
+	if x != nil {
+		return x.PutPauseRule
 	}
 	return nil
 }
@@ -843,7 +851,7 @@ type UpdateJob struct {
 	// 0: any.
 	ExpectedVersion uint64 `protobuf:"varint,5,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
 	// schedule, catch_up, catch_up_window, catch_up_per_minute, overlap, pause_after_failures, labels, queue, priority, fairness_key, payload (with content_type and
-	// payload_ref), headers, retry, lease, start_deadline, retention, state, pause_reason.
+	// payload_ref), headers, retry, lease, start_deadline, retention, state, pause_reason, pause.
 	Fields             []string    `protobuf:"bytes,6,rep,name=fields,proto3" json:"fields,omitempty"`
 	Schedule           *Schedule   `protobuf:"bytes,7,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	CatchUp            CatchUp     `protobuf:"varint,8,opt,name=catch_up,json=catchUp,proto3,enum=carillon.storage.v1.CatchUp" json:"catch_up,omitempty"`
@@ -858,6 +866,8 @@ type UpdateJob struct {
 	// As in CreateJob, of a new cron schedule.
 	Horizon       *Horizon `protobuf:"bytes,17,opt,name=horizon,proto3" json:"horizon,omitempty"`
 	HorizonFromMs int64    `protobuf:"varint,18,opt,name=horizon_from_ms,json=horizonFromMs,proto3" json:"horizon_from_ms,omitempty"`
+	// Of a pause; of a resume its rule alone, in place of the one that the pause named.
+	Pause         *Pause `protobuf:"bytes,25,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1016,6 +1026,13 @@ func (x *UpdateJob) GetHorizonFromMs() int64 {
 		return x.HorizonFromMs
 	}
 	return 0
+}
+
+func (x *UpdateJob) GetPause() *Pause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
 }
 
 // DeleteJob leaves a tombstone. hints are the row keys of the job's live executions as the leader found them (at most
@@ -2044,7 +2061,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x03(\v2\x1c.carillon.storage.v1.CommandR\bcommands\x12\x1e\n" +
 	"\n" +
 	"everywhere\x18\x04 \x01(\x04R\n" +
-	"everywhere\"\x87\v\n" +
+	"everywhere\"\xcd\v\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x19\n" +
@@ -2080,7 +2097,8 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"raiseLevel\x123\n" +
 	"\x06verify\x18\x15 \x01(\v2\x1b.carillon.storage.v1.VerifyR\x06verify\x123\n" +
 	"\x06expand\x18\x16 \x01(\v2\x1b.carillon.storage.v1.ExpandR\x06expand\x12M\n" +
-	"\x10set_zone_version\x18\x17 \x01(\v2#.carillon.storage.v1.SetZoneVersionR\x0esetZoneVersion\">\n" +
+	"\x10set_zone_version\x18\x17 \x01(\v2#.carillon.storage.v1.SetZoneVersionR\x0esetZoneVersion\x12D\n" +
+	"\x0eput_pause_rule\x18\x1e \x01(\v2\x1e.carillon.storage.v1.PauseRuleR\fputPauseRule\">\n" +
 	"\x06Expand\x124\n" +
 	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.ExpandJobR\x05items\"\xb2\x02\n" +
 	"\tExpandJob\x12\x16\n" +
@@ -2122,7 +2140,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x13catch_up_per_minute\x18\f \x01(\rR\x10catchUpPerMinute\x120\n" +
 	"\x14pause_after_failures\x18\r \x01(\rR\x12pauseAfterFailures\x126\n" +
 	"\ahorizon\x18\x0e \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12&\n" +
-	"\x0fhorizon_from_ms\x18\x0f \x01(\x03R\rhorizonFromMs\"\x9e\x06\n" +
+	"\x0fhorizon_from_ms\x18\x0f \x01(\x03R\rhorizonFromMs\"\xd0\x06\n" +
 	"\tUpdateJob\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12'\n" +
@@ -2142,7 +2160,8 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x13catch_up_per_minute\x18\x0f \x01(\rR\x10catchUpPerMinute\x120\n" +
 	"\x14pause_after_failures\x18\x10 \x01(\rR\x12pauseAfterFailures\x126\n" +
 	"\ahorizon\x18\x11 \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12&\n" +
-	"\x0fhorizon_from_ms\x18\x12 \x01(\x03R\rhorizonFromMs\"\xb8\x01\n" +
+	"\x0fhorizon_from_ms\x18\x12 \x01(\x03R\rhorizonFromMs\x120\n" +
+	"\x05pause\x18\x19 \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\"\xb8\x01\n" +
 	"\tDeleteJob\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12'\n" +
@@ -2258,16 +2277,18 @@ var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*Verify)(nil),          // 25: carillon.storage.v1.Verify
 	(*QueueSettings)(nil),   // 26: carillon.storage.v1.QueueSettings
 	(*TenantSettings)(nil),  // 27: carillon.storage.v1.TenantSettings
-	(*Horizon)(nil),         // 28: carillon.storage.v1.Horizon
-	(*Schedule)(nil),        // 29: carillon.storage.v1.Schedule
-	(CatchUp)(0),            // 30: carillon.storage.v1.CatchUp
-	(*KeyValue)(nil),        // 31: carillon.storage.v1.KeyValue
-	(*Template)(nil),        // 32: carillon.storage.v1.Template
-	(Overlap)(0),            // 33: carillon.storage.v1.Overlap
-	(JobState)(0),           // 34: carillon.storage.v1.JobState
-	(Outcome)(0),            // 35: carillon.storage.v1.Outcome
-	(TaskKind)(0),           // 36: carillon.storage.v1.TaskKind
-	(*Filter)(nil),          // 37: carillon.storage.v1.Filter
+	(*PauseRule)(nil),       // 28: carillon.storage.v1.PauseRule
+	(*Horizon)(nil),         // 29: carillon.storage.v1.Horizon
+	(*Schedule)(nil),        // 30: carillon.storage.v1.Schedule
+	(CatchUp)(0),            // 31: carillon.storage.v1.CatchUp
+	(*KeyValue)(nil),        // 32: carillon.storage.v1.KeyValue
+	(*Template)(nil),        // 33: carillon.storage.v1.Template
+	(Overlap)(0),            // 34: carillon.storage.v1.Overlap
+	(JobState)(0),           // 35: carillon.storage.v1.JobState
+	(*Pause)(nil),           // 36: carillon.storage.v1.Pause
+	(Outcome)(0),            // 37: carillon.storage.v1.Outcome
+	(TaskKind)(0),           // 38: carillon.storage.v1.TaskKind
+	(*Filter)(nil),          // 39: carillon.storage.v1.Filter
 }
 var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	1,  // 0: carillon.storage.v1.Entry.commands:type_name -> carillon.storage.v1.Command
@@ -2292,33 +2313,35 @@ var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	25, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
 	2,  // 20: carillon.storage.v1.Command.expand:type_name -> carillon.storage.v1.Expand
 	4,  // 21: carillon.storage.v1.Command.set_zone_version:type_name -> carillon.storage.v1.SetZoneVersion
-	3,  // 22: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
-	28, // 23: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
-	8,  // 24: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
-	29, // 25: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	30, // 26: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	31, // 27: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	32, // 28: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
-	33, // 29: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
-	28, // 30: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
-	29, // 31: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	30, // 32: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	31, // 33: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	32, // 34: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
-	34, // 35: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
-	33, // 36: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
-	28, // 37: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
-	13, // 38: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
-	16, // 39: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
-	18, // 40: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
-	35, // 41: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
-	36, // 42: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
-	37, // 43: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	28, // 22: carillon.storage.v1.Command.put_pause_rule:type_name -> carillon.storage.v1.PauseRule
+	3,  // 23: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
+	29, // 24: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
+	8,  // 25: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
+	30, // 26: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	31, // 27: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	32, // 28: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	33, // 29: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
+	34, // 30: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	29, // 31: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	30, // 32: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	31, // 33: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	32, // 34: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	33, // 35: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
+	35, // 36: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
+	34, // 37: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	29, // 38: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	36, // 39: carillon.storage.v1.UpdateJob.pause:type_name -> carillon.storage.v1.Pause
+	13, // 40: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
+	16, // 41: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
+	18, // 42: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
+	37, // 43: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
+	38, // 44: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
+	39, // 45: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_commands_proto_init() }

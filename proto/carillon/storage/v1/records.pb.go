@@ -399,8 +399,8 @@ const (
 	TaskKind_TASK_KIND_DELETE_TENANT TaskKind = 1
 	TaskKind_TASK_KIND_REQUEUE_DEAD  TaskKind = 2
 	TaskKind_TASK_KIND_PURGE_DEAD    TaskKind = 3
-	// Moves what a resumed job held back to ready.
-	TaskKind_TASK_KIND_RESUME_JOB TaskKind = 4
+	// Lets go on what pauses have stopped and nothing stops any more: parked jobs, and executions that are held.
+	TaskKind_TASK_KIND_RELEASE TaskKind = 4
 )
 
 // Enum value maps for TaskKind.
@@ -410,14 +410,14 @@ var (
 		1: "TASK_KIND_DELETE_TENANT",
 		2: "TASK_KIND_REQUEUE_DEAD",
 		3: "TASK_KIND_PURGE_DEAD",
-		4: "TASK_KIND_RESUME_JOB",
+		4: "TASK_KIND_RELEASE",
 	}
 	TaskKind_value = map[string]int32{
 		"TASK_KIND_UNSPECIFIED":   0,
 		"TASK_KIND_DELETE_TENANT": 1,
 		"TASK_KIND_REQUEUE_DEAD":  2,
 		"TASK_KIND_PURGE_DEAD":    3,
-		"TASK_KIND_RESUME_JOB":    4,
+		"TASK_KIND_RELEASE":       4,
 	}
 )
 
@@ -451,14 +451,17 @@ func (TaskKind) EnumDescriptor() ([]byte, []int) {
 type EventType int32
 
 const (
-	EventType_EVENT_TYPE_UNSPECIFIED      EventType = 0
-	EventType_EVENT_TYPE_JOB_CREATED      EventType = 1
-	EventType_EVENT_TYPE_JOB_UPDATED      EventType = 2
-	EventType_EVENT_TYPE_JOB_PAUSED       EventType = 3
-	EventType_EVENT_TYPE_JOB_RESUMED      EventType = 4
-	EventType_EVENT_TYPE_JOB_DELETED      EventType = 5
-	EventType_EVENT_TYPE_JOB_EXHAUSTED    EventType = 6
-	EventType_EVENT_TYPE_JOB_SWEPT        EventType = 7
+	EventType_EVENT_TYPE_UNSPECIFIED   EventType = 0
+	EventType_EVENT_TYPE_JOB_CREATED   EventType = 1
+	EventType_EVENT_TYPE_JOB_UPDATED   EventType = 2
+	EventType_EVENT_TYPE_JOB_PAUSED    EventType = 3
+	EventType_EVENT_TYPE_JOB_RESUMED   EventType = 4
+	EventType_EVENT_TYPE_JOB_DELETED   EventType = 5
+	EventType_EVENT_TYPE_JOB_EXHAUSTED EventType = 6
+	EventType_EVENT_TYPE_JOB_SWEPT     EventType = 7
+	// A pause of its queue, its tenant or a rule stops a recurring job; it goes on.
+	EventType_EVENT_TYPE_JOB_PARKED       EventType = 8
+	EventType_EVENT_TYPE_JOB_RELEASED     EventType = 9
 	EventType_EVENT_TYPE_READY            EventType = 20
 	EventType_EVENT_TYPE_LEASED           EventType = 21
 	EventType_EVENT_TYPE_SUCCEEDED        EventType = 22
@@ -476,6 +479,9 @@ const (
 	EventType_EVENT_TYPE_REQUEUED     EventType = 33
 	EventType_EVENT_TYPE_PURGED       EventType = 34
 	EventType_EVENT_TYPE_SNOOZED      EventType = 35
+	// A pause of a queue, a tenant or a rule, which the subject names, holds in this shard from here on; ends.
+	EventType_EVENT_TYPE_PAUSE_BEGAN EventType = 40
+	EventType_EVENT_TYPE_PAUSE_ENDED EventType = 41
 )
 
 // Enum value maps for EventType.
@@ -489,6 +495,8 @@ var (
 		5:  "EVENT_TYPE_JOB_DELETED",
 		6:  "EVENT_TYPE_JOB_EXHAUSTED",
 		7:  "EVENT_TYPE_JOB_SWEPT",
+		8:  "EVENT_TYPE_JOB_PARKED",
+		9:  "EVENT_TYPE_JOB_RELEASED",
 		20: "EVENT_TYPE_READY",
 		21: "EVENT_TYPE_LEASED",
 		22: "EVENT_TYPE_SUCCEEDED",
@@ -505,6 +513,8 @@ var (
 		33: "EVENT_TYPE_REQUEUED",
 		34: "EVENT_TYPE_PURGED",
 		35: "EVENT_TYPE_SNOOZED",
+		40: "EVENT_TYPE_PAUSE_BEGAN",
+		41: "EVENT_TYPE_PAUSE_ENDED",
 	}
 	EventType_value = map[string]int32{
 		"EVENT_TYPE_UNSPECIFIED":      0,
@@ -515,6 +525,8 @@ var (
 		"EVENT_TYPE_JOB_DELETED":      5,
 		"EVENT_TYPE_JOB_EXHAUSTED":    6,
 		"EVENT_TYPE_JOB_SWEPT":        7,
+		"EVENT_TYPE_JOB_PARKED":       8,
+		"EVENT_TYPE_JOB_RELEASED":     9,
 		"EVENT_TYPE_READY":            20,
 		"EVENT_TYPE_LEASED":           21,
 		"EVENT_TYPE_SUCCEEDED":        22,
@@ -531,6 +543,8 @@ var (
 		"EVENT_TYPE_REQUEUED":         33,
 		"EVENT_TYPE_PURGED":           34,
 		"EVENT_TYPE_SNOOZED":          35,
+		"EVENT_TYPE_PAUSE_BEGAN":      40,
+		"EVENT_TYPE_PAUSE_ENDED":      41,
 	}
 )
 
@@ -1266,7 +1280,11 @@ type Job struct {
 	LiveMs   []int64 `protobuf:"varint,29,rep,packed,name=live_ms,json=liveMs,proto3" json:"live_ms,omitempty"`
 	QueuedMs []int64 `protobuf:"varint,30,rep,packed,name=queued_ms,json=queuedMs,proto3" json:"queued_ms,omitempty"`
 	// What newer zone data last changed of the instants that were known; nothing if its schedule has been replaced since.
-	ZoneChange    *ZoneChange `protobuf:"bytes,32,opt,name=zone_change,json=zoneChange,proto3" json:"zone_change,omitempty"`
+	ZoneChange *ZoneChange `protobuf:"bytes,32,opt,name=zone_change,json=zoneChange,proto3" json:"zone_change,omitempty"`
+	// While it is paused, if more than the reason is known.
+	Pause *Pause `protobuf:"bytes,40,opt,name=pause,proto3" json:"pause,omitempty"`
+	// Due, and stopped by a pause of its queue, its tenant or a rule: a parked row stands in place of its timer.
+	Parked        bool `protobuf:"varint,41,opt,name=parked,proto3" json:"parked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1518,6 +1536,20 @@ func (x *Job) GetZoneChange() *ZoneChange {
 	return nil
 }
 
+func (x *Job) GetPause() *Pause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+func (x *Job) GetParked() bool {
+	if x != nil {
+		return x.Parked
+	}
+	return false
+}
+
 // ZoneChange says that newer zone data moved a cron job's instants.
 type ZoneChange struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -1596,6 +1628,79 @@ func (x *ZoneChange) GetNewNextMs() int64 {
 	return 0
 }
 
+// Pause is what is known of a pause besides its reason.
+type Pause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who paused it, as they said.
+	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	// When it ends by itself; 0: when somebody ends it.
+	UntilMs int64 `protobuf:"varint,2,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	// What becomes of the occurrences of recurring jobs that fell due meanwhile; unspecified: each job's own rule.
+	Resume CatchUp `protobuf:"varint,3,opt,name=resume,proto3,enum=carillon.storage.v1.CatchUp" json:"resume,omitempty"`
+	// Only in a shard's own rows of settings: until_ms has come there, and it holds no longer.
+	Over          bool `protobuf:"varint,4,opt,name=over,proto3" json:"over,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pause) Reset() {
+	*x = Pause{}
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pause) ProtoMessage() {}
+
+func (x *Pause) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pause.ProtoReflect.Descriptor instead.
+func (*Pause) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Pause) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Pause) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+func (x *Pause) GetResume() CatchUp {
+	if x != nil {
+		return x.Resume
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
+func (x *Pause) GetOver() bool {
+	if x != nil {
+		return x.Over
+	}
+	return false
+}
+
 // Attempt is one delivery, as it ended.
 type Attempt struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1616,7 +1721,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1733,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[9]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1746,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Attempt) GetNumber() uint32 {
@@ -1760,7 +1865,7 @@ type Execution struct {
 
 func (x *Execution) Reset() {
 	*x = Execution{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1877,7 @@ func (x *Execution) String() string {
 func (*Execution) ProtoMessage() {}
 
 func (x *Execution) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1890,7 @@ func (x *Execution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Execution.ProtoReflect.Descriptor instead.
 func (*Execution) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Execution) GetTenant() string {
@@ -2027,7 +2132,7 @@ type RangeVerdict struct {
 
 func (x *RangeVerdict) Reset() {
 	*x = RangeVerdict{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2144,7 @@ func (x *RangeVerdict) String() string {
 func (*RangeVerdict) ProtoMessage() {}
 
 func (x *RangeVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2157,7 @@ func (x *RangeVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeVerdict.ProtoReflect.Descriptor instead.
 func (*RangeVerdict) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RangeVerdict) GetFromMs() int64 {
@@ -2106,7 +2211,7 @@ type IdempotencyRecord struct {
 
 func (x *IdempotencyRecord) Reset() {
 	*x = IdempotencyRecord{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2223,7 @@ func (x *IdempotencyRecord) String() string {
 func (*IdempotencyRecord) ProtoMessage() {}
 
 func (x *IdempotencyRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2236,7 @@ func (x *IdempotencyRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdempotencyRecord.ProtoReflect.Descriptor instead.
 func (*IdempotencyRecord) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *IdempotencyRecord) GetHash() []byte {
@@ -2209,14 +2314,16 @@ type Meta struct {
 	// Every horizon in the shard was computed with at least this version of the zone data; empty: not known.
 	ZoneVersion string `protobuf:"bytes,29,opt,name=zone_version,json=zoneVersion,proto3" json:"zone_version,omitempty"`
 	// The version that the leader is bringing all horizons to. Empty: none, or an older horizon has come in since it began.
-	ZoneTarget    string `protobuf:"bytes,30,opt,name=zone_target,json=zoneTarget,proto3" json:"zone_target,omitempty"`
+	ZoneTarget string `protobuf:"bytes,30,opt,name=zone_target,json=zoneTarget,proto3" json:"zone_target,omitempty"`
+	// Recountable: jobs that are parked.
+	Parked        uint64 `protobuf:"varint,40,opt,name=parked,proto3" json:"parked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Meta) Reset() {
 	*x = Meta{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2335,7 @@ func (x *Meta) String() string {
 func (*Meta) ProtoMessage() {}
 
 func (x *Meta) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2348,7 @@ func (x *Meta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Meta.ProtoReflect.Descriptor instead.
 func (*Meta) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Meta) GetLevel() uint32 {
@@ -2454,7 +2561,14 @@ func (x *Meta) GetZoneTarget() string {
 	return ""
 }
 
-// QueueSettings and TenantSettings are what etcd holds and what reaches every shard as a command.
+func (x *Meta) GetParked() uint64 {
+	if x != nil {
+		return x.Parked
+	}
+	return 0
+}
+
+// QueueSettings, TenantSettings and PauseRule are what etcd holds and what reaches every shard as a command.
 type QueueSettings struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2468,13 +2582,15 @@ type QueueSettings struct {
 	CreatedMs       int64       `protobuf:"varint,8,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
 	UpdatedMs       int64       `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
 	Labels          []*KeyValue `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Of a pause; what becomes of what fell due stays when it ends.
+	Pause         *Pause `protobuf:"bytes,11,opt,name=pause,proto3" json:"pause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueSettings) Reset() {
 	*x = QueueSettings{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +2602,7 @@ func (x *QueueSettings) String() string {
 func (*QueueSettings) ProtoMessage() {}
 
 func (x *QueueSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +2615,7 @@ func (x *QueueSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueSettings.ProtoReflect.Descriptor instead.
 func (*QueueSettings) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QueueSettings) GetName() string {
@@ -2572,6 +2688,13 @@ func (x *QueueSettings) GetLabels() []*KeyValue {
 	return nil
 }
 
+func (x *QueueSettings) GetPause() *Pause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
 type TenantSettings struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2580,18 +2703,20 @@ type TenantSettings struct {
 	PauseReason string                 `protobuf:"bytes,4,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
 	RetentionMs int64                  `protobuf:"varint,5,opt,name=retention_ms,json=retentionMs,proto3" json:"retention_ms,omitempty"`
 	// Creates are refused while its deletion runs.
-	Deleting      bool        `protobuf:"varint,6,opt,name=deleting,proto3" json:"deleting,omitempty"`
-	Deleted       bool        `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	CreatedMs     int64       `protobuf:"varint,8,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
-	UpdatedMs     int64       `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
-	Labels        []*KeyValue `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty"`
+	Deleting  bool        `protobuf:"varint,6,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	Deleted   bool        `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	CreatedMs int64       `protobuf:"varint,8,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	UpdatedMs int64       `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
+	Labels    []*KeyValue `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty"`
+	// Of a pause; what becomes of what fell due stays when it ends.
+	Pause         *Pause `protobuf:"bytes,11,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TenantSettings) Reset() {
 	*x = TenantSettings{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2728,7 @@ func (x *TenantSettings) String() string {
 func (*TenantSettings) ProtoMessage() {}
 
 func (x *TenantSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2741,7 @@ func (x *TenantSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantSettings.ProtoReflect.Descriptor instead.
 func (*TenantSettings) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TenantSettings) GetName() string {
@@ -2689,25 +2814,205 @@ func (x *TenantSettings) GetLabels() []*KeyValue {
 	return nil
 }
 
+func (x *TenantSettings) GetPause() *Pause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+// PauseRule pauses the jobs that have all of its labels, as long as it is not deleted or over.
+type PauseRule struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Version uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Empty: of all tenants.
+	Tenant        string           `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Labels        []*LabelSelector `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty"`
+	Reason        string           `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Pause         *Pause           `protobuf:"bytes,6,opt,name=pause,proto3" json:"pause,omitempty"`
+	Deleted       bool             `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	CreatedMs     int64            `protobuf:"varint,8,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	UpdatedMs     int64            `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseRule) Reset() {
+	*x = PauseRule{}
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRule) ProtoMessage() {}
+
+func (x *PauseRule) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRule.ProtoReflect.Descriptor instead.
+func (*PauseRule) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PauseRule) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PauseRule) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *PauseRule) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PauseRule) GetLabels() []*LabelSelector {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *PauseRule) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PauseRule) GetPause() *Pause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+func (x *PauseRule) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
+func (x *PauseRule) GetCreatedMs() int64 {
+	if x != nil {
+		return x.CreatedMs
+	}
+	return 0
+}
+
+func (x *PauseRule) GetUpdatedMs() int64 {
+	if x != nil {
+		return x.UpdatedMs
+	}
+	return 0
+}
+
+// LabelSelector asks for a label, of one value or of any.
+type LabelSelector struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	AnyValue      bool                   `protobuf:"varint,3,opt,name=any_value,json=anyValue,proto3" json:"any_value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LabelSelector) Reset() {
+	*x = LabelSelector{}
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelSelector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelSelector) ProtoMessage() {}
+
+func (x *LabelSelector) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelSelector.ProtoReflect.Descriptor instead.
+func (*LabelSelector) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *LabelSelector) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *LabelSelector) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *LabelSelector) GetAnyValue() bool {
+	if x != nil {
+		return x.AnyValue
+	}
+	return false
+}
+
 // Task is a bulk operation, advanced in steps of at most 1,000 rows. It lives until swept, 24 h after its end.
 type Task struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Kind          TaskKind               `protobuf:"varint,2,opt,name=kind,proto3,enum=carillon.storage.v1.TaskKind" json:"kind,omitempty"`
-	Filter        *Filter                `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
-	Cursor        []byte                 `protobuf:"bytes,4,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	DoneCount     uint64                 `protobuf:"varint,5,opt,name=done_count,json=doneCount,proto3" json:"done_count,omitempty"`
-	SeenCount     uint64                 `protobuf:"varint,6,opt,name=seen_count,json=seenCount,proto3" json:"seen_count,omitempty"`
-	Finished      bool                   `protobuf:"varint,7,opt,name=finished,proto3" json:"finished,omitempty"`
-	CreatedMs     int64                  `protobuf:"varint,8,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
-	UpdatedMs     int64                  `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Kind      TaskKind               `protobuf:"varint,2,opt,name=kind,proto3,enum=carillon.storage.v1.TaskKind" json:"kind,omitempty"`
+	Filter    *Filter                `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	Cursor    []byte                 `protobuf:"bytes,4,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	DoneCount uint64                 `protobuf:"varint,5,opt,name=done_count,json=doneCount,proto3" json:"done_count,omitempty"`
+	SeenCount uint64                 `protobuf:"varint,6,opt,name=seen_count,json=seenCount,proto3" json:"seen_count,omitempty"`
+	Finished  bool                   `protobuf:"varint,7,opt,name=finished,proto3" json:"finished,omitempty"`
+	CreatedMs int64                  `protobuf:"varint,8,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	UpdatedMs int64                  `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
+	// RELEASE: the rule for what fell due meanwhile; unspecified: each job's own.
+	Resume        CatchUp `protobuf:"varint,10,opt,name=resume,proto3,enum=carillon.storage.v1.CatchUp" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +3024,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +3037,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Task) GetId() string {
@@ -2798,6 +3103,13 @@ func (x *Task) GetUpdatedMs() int64 {
 	return 0
 }
 
+func (x *Task) GetResume() CatchUp {
+	if x != nil {
+		return x.Resume
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
 // Filter selects executions or jobs of a bulk operation. Empty fields match all.
 type Filter struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -2813,7 +3125,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +3137,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +3150,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Filter) GetTenant() string {
@@ -2890,17 +3202,19 @@ type Event struct {
 	Attempt       uint32                 `protobuf:"varint,9,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Fencing       uint64                 `protobuf:"varint,10,opt,name=fencing,proto3" json:"fencing,omitempty"`
 	// For skipped ranges: nominal..to, count.
-	ToMs          int64  `protobuf:"varint,11,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
-	Count         uint64 `protobuf:"varint,12,opt,name=count,proto3" json:"count,omitempty"`
-	RequestId     string `protobuf:"bytes,13,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	TraceId       string `protobuf:"bytes,14,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	ToMs      int64  `protobuf:"varint,11,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	Count     uint64 `protobuf:"varint,12,opt,name=count,proto3" json:"count,omitempty"`
+	RequestId string `protobuf:"bytes,13,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	TraceId   string `protobuf:"bytes,14,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	// queue:NAME, tenant:NAME or rule:ID.
+	Subject       string `protobuf:"bytes,15,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3226,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3239,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Event) GetType() EventType {
@@ -3026,6 +3340,13 @@ func (x *Event) GetTraceId() string {
 	return ""
 }
 
+func (x *Event) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
 // EventRecord is what one entry did: one row of the shard's event log.
 type EventRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3039,7 +3360,7 @@ type EventRecord struct {
 
 func (x *EventRecord) Reset() {
 	*x = EventRecord{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3051,7 +3372,7 @@ func (x *EventRecord) String() string {
 func (*EventRecord) ProtoMessage() {}
 
 func (x *EventRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3064,7 +3385,7 @@ func (x *EventRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventRecord.ProtoReflect.Descriptor instead.
 func (*EventRecord) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EventRecord) GetSchema() uint32 {
@@ -3158,7 +3479,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xa7\t\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xf1\t\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -3197,7 +3518,9 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\alive_ms\x18\x1d \x03(\x03R\x06liveMs\x12\x1b\n" +
 	"\tqueued_ms\x18\x1e \x03(\x03R\bqueuedMs\x12@\n" +
 	"\vzone_change\x18  \x01(\v2\x1f.carillon.storage.v1.ZoneChangeR\n" +
-	"zoneChange\"\xad\x01\n" +
+	"zoneChange\x120\n" +
+	"\x05pause\x18( \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\x12\x16\n" +
+	"\x06parked\x18) \x01(\bR\x06parked\"\xad\x01\n" +
 	"\n" +
 	"ZoneChange\x12!\n" +
 	"\ffrom_version\x18\x01 \x01(\tR\vfromVersion\x12\x1d\n" +
@@ -3206,7 +3529,12 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"changed_ms\x18\x03 \x01(\x03R\tchangedMs\x12\x1e\n" +
 	"\vold_next_ms\x18\x04 \x01(\x03R\toldNextMs\x12\x1e\n" +
-	"\vnew_next_ms\x18\x05 \x01(\x03R\tnewNextMs\"\xae\x02\n" +
+	"\vnew_next_ms\x18\x05 \x01(\x03R\tnewNextMs\"|\n" +
+	"\x05Pause\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x19\n" +
+	"\buntil_ms\x18\x02 \x01(\x03R\auntilMs\x124\n" +
+	"\x06resume\x18\x03 \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\x06resume\x12\x12\n" +
+	"\x04over\x18\x04 \x01(\bR\x04over\"\xae\x02\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x18\n" +
 	"\afencing\x18\x02 \x01(\x04R\afencing\x12\x16\n" +
@@ -3271,7 +3599,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"recordedMs\x12*\n" +
 	"\x03job\x18\x03 \x01(\v2\x18.carillon.storage.v1.JobR\x03job\x12!\n" +
 	"\fexecution_id\x18\x04 \x01(\tR\vexecutionId\x12\x16\n" +
-	"\x06fields\x18\x05 \x03(\tR\x06fields\"\xbe\a\n" +
+	"\x06fields\x18\x05 \x03(\tR\x06fields\"\xd6\a\n" +
 	"\x04Meta\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x1f\n" +
 	"\vleader_term\x18\x02 \x01(\x04R\n" +
@@ -3310,7 +3638,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\rskipped_total\x18\x1c \x01(\x04R\fskippedTotal\x12!\n" +
 	"\fzone_version\x18\x1d \x01(\tR\vzoneVersion\x12\x1f\n" +
 	"\vzone_target\x18\x1e \x01(\tR\n" +
-	"zoneTarget\"\xd6\x02\n" +
+	"zoneTarget\x12\x16\n" +
+	"\x06parked\x18( \x01(\x04R\x06parked\"\x88\x03\n" +
 	"\rQueueSettings\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -3324,7 +3653,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"updated_ms\x18\t \x01(\x03R\tupdatedMs\x125\n" +
 	"\x06labels\x18\n" +
-	" \x03(\v2\x1d.carillon.storage.v1.KeyValueR\x06labels\"\xc7\x02\n" +
+	" \x03(\v2\x1d.carillon.storage.v1.KeyValueR\x06labels\x120\n" +
+	"\x05pause\x18\v \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\"\xf9\x02\n" +
 	"\x0eTenantSettings\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -3338,7 +3668,24 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"updated_ms\x18\t \x01(\x03R\tupdatedMs\x125\n" +
 	"\x06labels\x18\n" +
-	" \x03(\v2\x1d.carillon.storage.v1.KeyValueR\x06labels\"\xae\x02\n" +
+	" \x03(\v2\x1d.carillon.storage.v1.KeyValueR\x06labels\x120\n" +
+	"\x05pause\x18\v \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\"\xab\x02\n" +
+	"\tPauseRule\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12:\n" +
+	"\x06labels\x18\x04 \x03(\v2\".carillon.storage.v1.LabelSelectorR\x06labels\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x120\n" +
+	"\x05pause\x18\x06 \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\x12\x18\n" +
+	"\adeleted\x18\a \x01(\bR\adeleted\x12\x1d\n" +
+	"\n" +
+	"created_ms\x18\b \x01(\x03R\tcreatedMs\x12\x1d\n" +
+	"\n" +
+	"updated_ms\x18\t \x01(\x03R\tupdatedMs\"T\n" +
+	"\rLabelSelector\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1b\n" +
+	"\tany_value\x18\x03 \x01(\bR\banyValue\"\xe4\x02\n" +
 	"\x04Task\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.carillon.storage.v1.TaskKindR\x04kind\x123\n" +
@@ -3352,13 +3699,15 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"created_ms\x18\b \x01(\x03R\tcreatedMs\x12\x1d\n" +
 	"\n" +
-	"updated_ms\x18\t \x01(\x03R\tupdatedMs\"\x91\x01\n" +
+	"updated_ms\x18\t \x01(\x03R\tupdatedMs\x124\n" +
+	"\x06resume\x18\n" +
+	" \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\x06resume\"\x91\x01\n" +
 	"\x06Filter\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x15\n" +
 	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\tbefore_ms\x18\x04 \x01(\x03R\bbeforeMs\x12%\n" +
-	"\x0eerror_contains\x18\x05 \x01(\tR\rerrorContains\"\xc3\x03\n" +
+	"\x0eerror_contains\x18\x05 \x01(\tR\rerrorContains\"\xdd\x03\n" +
 	"\x05Event\x122\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1e.carillon.storage.v1.EventTypeR\x04type\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x15\n" +
@@ -3377,7 +3726,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x05count\x18\f \x01(\x04R\x05count\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\r \x01(\tR\trequestId\x12\x19\n" +
-	"\btrace_id\x18\x0e \x01(\tR\atraceId\"\x84\x01\n" +
+	"\btrace_id\x18\x0e \x01(\tR\atraceId\x12\x18\n" +
+	"\asubject\x18\x0f \x01(\tR\asubject\"\x84\x01\n" +
 	"\vEventRecord\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x13\n" +
@@ -3426,13 +3776,13 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x10OUTCOME_RELEASED\x10\x05\x12\x10\n" +
 	"\fOUTCOME_LOST\x10\x06\x12\x15\n" +
 	"\x11OUTCOME_CANCELLED\x10\a\x12\x10\n" +
-	"\fOUTCOME_LATE\x10\b*\x92\x01\n" +
+	"\fOUTCOME_LATE\x10\b*\x8f\x01\n" +
 	"\bTaskKind\x12\x19\n" +
 	"\x15TASK_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17TASK_KIND_DELETE_TENANT\x10\x01\x12\x1a\n" +
 	"\x16TASK_KIND_REQUEUE_DEAD\x10\x02\x12\x18\n" +
-	"\x14TASK_KIND_PURGE_DEAD\x10\x03\x12\x18\n" +
-	"\x14TASK_KIND_RESUME_JOB\x10\x04*\xf2\x04\n" +
+	"\x14TASK_KIND_PURGE_DEAD\x10\x03\x12\x15\n" +
+	"\x11TASK_KIND_RELEASE\x10\x04*\xe2\x05\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_JOB_CREATED\x10\x01\x12\x1a\n" +
@@ -3441,7 +3791,9 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x16EVENT_TYPE_JOB_RESUMED\x10\x04\x12\x1a\n" +
 	"\x16EVENT_TYPE_JOB_DELETED\x10\x05\x12\x1c\n" +
 	"\x18EVENT_TYPE_JOB_EXHAUSTED\x10\x06\x12\x18\n" +
-	"\x14EVENT_TYPE_JOB_SWEPT\x10\a\x12\x14\n" +
+	"\x14EVENT_TYPE_JOB_SWEPT\x10\a\x12\x19\n" +
+	"\x15EVENT_TYPE_JOB_PARKED\x10\b\x12\x1b\n" +
+	"\x17EVENT_TYPE_JOB_RELEASED\x10\t\x12\x14\n" +
 	"\x10EVENT_TYPE_READY\x10\x14\x12\x15\n" +
 	"\x11EVENT_TYPE_LEASED\x10\x15\x12\x18\n" +
 	"\x14EVENT_TYPE_SUCCEEDED\x10\x16\x12\x17\n" +
@@ -3457,7 +3809,9 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x0fEVENT_TYPE_HELD\x10 \x12\x17\n" +
 	"\x13EVENT_TYPE_REQUEUED\x10!\x12\x15\n" +
 	"\x11EVENT_TYPE_PURGED\x10\"\x12\x16\n" +
-	"\x12EVENT_TYPE_SNOOZED\x10#BLZJgithub.com/carillon-scheduler/carillon/proto/carillon/storage/v1;storagev1b\x06proto3"
+	"\x12EVENT_TYPE_SNOOZED\x10#\x12\x1a\n" +
+	"\x16EVENT_TYPE_PAUSE_BEGAN\x10(\x12\x1a\n" +
+	"\x16EVENT_TYPE_PAUSE_ENDED\x10)BLZJgithub.com/carillon-scheduler/carillon/proto/carillon/storage/v1;storagev1b\x06proto3"
 
 var (
 	file_carillon_storage_v1_records_proto_rawDescOnce sync.Once
@@ -3472,7 +3826,7 @@ func file_carillon_storage_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_storage_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(JobState)(0),             // 0: carillon.storage.v1.JobState
 	(CatchUp)(0),              // 1: carillon.storage.v1.CatchUp
@@ -3491,20 +3845,23 @@ var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(*Template)(nil),          // 14: carillon.storage.v1.Template
 	(*Job)(nil),               // 15: carillon.storage.v1.Job
 	(*ZoneChange)(nil),        // 16: carillon.storage.v1.ZoneChange
-	(*Attempt)(nil),           // 17: carillon.storage.v1.Attempt
-	(*Execution)(nil),         // 18: carillon.storage.v1.Execution
-	(*RangeVerdict)(nil),      // 19: carillon.storage.v1.RangeVerdict
-	(*IdempotencyRecord)(nil), // 20: carillon.storage.v1.IdempotencyRecord
-	(*Meta)(nil),              // 21: carillon.storage.v1.Meta
-	(*QueueSettings)(nil),     // 22: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),    // 23: carillon.storage.v1.TenantSettings
-	(*Task)(nil),              // 24: carillon.storage.v1.Task
-	(*Filter)(nil),            // 25: carillon.storage.v1.Filter
-	(*Event)(nil),             // 26: carillon.storage.v1.Event
-	(*EventRecord)(nil),       // 27: carillon.storage.v1.EventRecord
+	(*Pause)(nil),             // 17: carillon.storage.v1.Pause
+	(*Attempt)(nil),           // 18: carillon.storage.v1.Attempt
+	(*Execution)(nil),         // 19: carillon.storage.v1.Execution
+	(*RangeVerdict)(nil),      // 20: carillon.storage.v1.RangeVerdict
+	(*IdempotencyRecord)(nil), // 21: carillon.storage.v1.IdempotencyRecord
+	(*Meta)(nil),              // 22: carillon.storage.v1.Meta
+	(*QueueSettings)(nil),     // 23: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),    // 24: carillon.storage.v1.TenantSettings
+	(*PauseRule)(nil),         // 25: carillon.storage.v1.PauseRule
+	(*LabelSelector)(nil),     // 26: carillon.storage.v1.LabelSelector
+	(*Task)(nil),              // 27: carillon.storage.v1.Task
+	(*Filter)(nil),            // 28: carillon.storage.v1.Filter
+	(*Event)(nil),             // 29: carillon.storage.v1.Event
+	(*EventRecord)(nil),       // 30: carillon.storage.v1.EventRecord
 }
 var file_carillon_storage_v1_records_proto_depIdxs = []int32{
-	19, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
+	20, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
 	9,  // 1: carillon.storage.v1.Schedule.every:type_name -> carillon.storage.v1.Every
 	10, // 2: carillon.storage.v1.Schedule.cron:type_name -> carillon.storage.v1.Cron
 	8,  // 3: carillon.storage.v1.Template.headers:type_name -> carillon.storage.v1.KeyValue
@@ -3517,25 +3874,32 @@ var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	2,  // 10: carillon.storage.v1.Job.overlap:type_name -> carillon.storage.v1.Overlap
 	11, // 11: carillon.storage.v1.Job.horizon:type_name -> carillon.storage.v1.Horizon
 	16, // 12: carillon.storage.v1.Job.zone_change:type_name -> carillon.storage.v1.ZoneChange
-	5,  // 13: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
-	4,  // 14: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
-	3,  // 15: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
-	14, // 16: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
-	4,  // 17: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
-	17, // 18: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
-	15, // 19: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
-	8,  // 20: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	8,  // 21: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	6,  // 22: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
-	25, // 23: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
-	7,  // 24: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	3,  // 25: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	26, // 26: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	17, // 13: carillon.storage.v1.Job.pause:type_name -> carillon.storage.v1.Pause
+	1,  // 14: carillon.storage.v1.Pause.resume:type_name -> carillon.storage.v1.CatchUp
+	5,  // 15: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
+	4,  // 16: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
+	3,  // 17: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
+	14, // 18: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
+	4,  // 19: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
+	18, // 20: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
+	15, // 21: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
+	8,  // 22: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	17, // 23: carillon.storage.v1.QueueSettings.pause:type_name -> carillon.storage.v1.Pause
+	8,  // 24: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	17, // 25: carillon.storage.v1.TenantSettings.pause:type_name -> carillon.storage.v1.Pause
+	26, // 26: carillon.storage.v1.PauseRule.labels:type_name -> carillon.storage.v1.LabelSelector
+	17, // 27: carillon.storage.v1.PauseRule.pause:type_name -> carillon.storage.v1.Pause
+	6,  // 28: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
+	28, // 29: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
+	1,  // 30: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
+	7,  // 31: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	3,  // 32: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	29, // 33: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }
@@ -3549,7 +3913,7 @@ func file_carillon_storage_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_records_proto_rawDesc), len(file_carillon_storage_v1_records_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

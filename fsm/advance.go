@@ -67,6 +67,8 @@ func (a *apply) fire(t *dueTimer, d *matcher) {
 		a.fireOneShot(t, d)
 	case TimerRecurring:
 		a.fireRecurring(t, d)
+	case TimerExpand:
+		a.fireExpand(t)
 	case TimerRetry:
 		a.fireRetry(t, d)
 	case TimerLeaseEnd:

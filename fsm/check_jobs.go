@@ -80,20 +80,50 @@ func (c *checker) jobRow(key []byte, tenant, jobID string, j *storagev1.Job) {
 	} else {
 		c.counted.Jobs++
 	}
-	isActive := j.State == storagev1.JobState_JOB_STATE_ACTIVE
 	switch {
 	case j.State < storagev1.JobState_JOB_STATE_ACTIVE || j.State > storagev1.JobState_JOB_STATE_EXHAUSTED:
 		c.fail(RuleRow, key, "its state is %d", j.State)
 	case isOneShot(j) && j.NextMs != 0, isOneShot(j) && j.Template != nil && j.State != storagev1.JobState_JOB_STATE_PAUSED:
 		c.fail(RuleRow, key, "it is a one-shot in the form of another job")
-	case !isOneShot(j) && isActive != (j.NextMs != 0):
-		c.fail(RuleTimer, key, "its state is %s and its next occurrence %d", j.State, j.NextMs)
-	case !isOneShot(j) && isActive && j.NextMs <= j.WatermarkMs:
-		c.fail(RuleOccurrence, key, "its next occurrence %d was decided: the watermark is %d", j.NextMs, j.WatermarkMs)
-	case !isOneShot(j) && isActive && !c.has(timerJobKey(j.NextMs, TimerRecurring, tenant, jobID)):
-		c.fail(RuleTimer, key, "there is no timer at its next occurrence %d", j.NextMs)
+	case !isOneShot(j):
+		c.recurringRow(key, tenant, jobID, j)
 	}
 	c.payload(key, tenant, jobID, j.Incarnation, j.Template)
+}
+
+// recurringRow checks that a recurring job has a timer for what comes next, and knows what that is.
+func (c *checker) recurringRow(key []byte, tenant, jobID string, j *storagev1.Job) {
+	isActive := j.State == storagev1.JobState_JOB_STATE_ACTIVE
+	at := timerAt(j)
+	switch {
+	case isActive != (at != 0):
+		c.fail(RuleTimer, key, "its state is %s and its timer stands at %d", j.State, at)
+	case !isActive:
+	case j.NextMs == 0 && !c.has(timerJobKey(at, TimerExpand, tenant, jobID)):
+		c.fail(RuleTimer, key, "there is no timer at %d, where it waits for its horizon", at)
+	case j.NextMs == 0:
+	case j.NextMs <= j.WatermarkMs:
+		c.fail(RuleOccurrence, key, "its next occurrence %d was decided: the watermark is %d", j.NextMs, j.WatermarkMs)
+	case at < j.NextMs:
+		c.fail(RuleTimer, key, "its timer at %d stands before its next occurrence %d", at, j.NextMs)
+	case !c.has(timerJobKey(at, TimerRecurring, tenant, jobID)):
+		c.fail(RuleTimer, key, "there is no timer at %d for its next occurrence %d", at, j.NextMs)
+	case !isNext(j):
+		c.fail(RuleOccurrence, key, "its next occurrence %d is not the first of its schedule after the watermark %d", j.NextMs, j.WatermarkMs)
+	}
+	if h := j.Horizon; h != nil && validHorizon(h, j.WatermarkMs) != nil {
+		c.fail(RuleRow, key, "its horizon is not what follows the watermark %d", j.WatermarkMs)
+	}
+	for _, ms := range j.QueuedMs {
+		if ms > j.WatermarkMs || len(j.LiveMs) == 0 && isActive {
+			c.fail(RuleOccurrence, key, "its occurrence %d waits for nothing", ms)
+		}
+	}
+}
+
+func isNext(j *storagev1.Job) bool {
+	next, ok := nextOf(j, j.WatermarkMs)
+	return ok && next == j.NextMs
 }
 
 // identityHash tells executions apart; what it does not is looked at again by the whole identity.

@@ -135,9 +135,14 @@ func (c *checker) timerRow(key, value []byte) {
 		c.waitingRow(key, value, &t)
 	case TimerRecurring:
 		j := c.job(t.id.Tenant, t.id.JobID)
-		if j == nil || isOneShot(j) || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.NextMs != t.atMS ||
+		if j == nil || isOneShot(j) || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.NextMs == 0 || timerAt(j) != t.atMS ||
 			string(value) != j.Template.GetQueue() {
 			c.fail(RuleTimer, key, "no recurring job of this queue waits for it")
+		}
+	case TimerExpand:
+		j := c.job(t.id.Tenant, t.id.JobID)
+		if j == nil || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.NextMs != 0 || j.TimerMs != t.atMS || !unknown(j) {
+			c.fail(RuleTimer, key, "no cron job waits for its horizon")
 		}
 	case TimerRetry:
 		c.retryRow(key, value, &t)

@@ -108,7 +108,7 @@ func (a *apply) settle(e *storagev1.Execution, c *storagev1.Completion, digest u
 
 // waitUntil lets e wait for its next attempt, or makes it ready at once when there is nothing to wait for.
 func (a *apply) waitUntil(e *storagev1.Execution, at *storagev1.Attempt, untilMS int64, event storagev1.EventType) {
-	if untilMS <= a.stamp || a.m.stopOf(e) == storagev1.JobState_JOB_STATE_DELETED {
+	if untilMS <= a.stamp || a.ends(e) {
 		a.again(e, at, nil)
 		return
 	}
@@ -116,10 +116,15 @@ func (a *apply) waitUntil(e *storagev1.Execution, at *storagev1.Attempt, untilMS
 	a.putRetrying(e, untilMS, event)
 }
 
-// again lets e run again at once, unless its job is deleted.
+// ends says whether e is to end instead of being tried again: its job is deleted, or a later occurrence takes its place.
+func (a *apply) ends(e *storagev1.Execution) bool {
+	return a.m.stopOf(e) == storagev1.JobState_JOB_STATE_DELETED || a.superseded(e)
+}
+
+// again lets e run again at once, unless it is to end.
 func (a *apply) again(e *storagev1.Execution, at *storagev1.Attempt, d *matcher) {
 	at.State = storagev1.ExecutionState_EXECUTION_STATE_READY
-	if a.m.stopOf(e) == storagev1.JobState_JOB_STATE_DELETED {
+	if a.ends(e) {
 		at.State = storagev1.ExecutionState_EXECUTION_STATE_CANCELLED
 	}
 	a.admit(e, d)

@@ -102,14 +102,22 @@ func (a *apply) placeNewJob(j *storagev1.Job, c *storagev1.CreateJob) *Refusal {
 		a.putWaiting(e)
 		return nil
 	}
-	first, ok := firstOf(j, a.stamp)
-	if !ok {
-		return refuseField("schedule.every", "has no occurrence from now on")
+	j.Overlap, j.CatchUpPerMinute, j.PauseAfterFailures = c.Overlap, c.CatchUpPerMinute, c.PauseAfterFailures
+	if j.Schedule.Cron != nil {
+		j.Horizon = usableHorizon(c.Horizon, c.HorizonFromMs, a.stamp)
 	}
-	j.FirstMs, j.WatermarkMs = first, min(first-1, a.stamp)
+	first, ok := firstOf(j, a.stamp)
+	switch {
+	case ok:
+		j.FirstMs, j.WatermarkMs = first, min(first-1, a.stamp)
+	case unknown(j):
+		j.WatermarkMs = a.stamp
+	default:
+		return refuseField("schedule", "has no occurrence from now on")
+	}
 	j.Template = a.storeTemplate(c.Template, c.Tenant, c.JobId, j)
 	if !c.Paused {
-		a.putRecurring(c.Tenant, c.JobId, j, first)
+		a.rearm(c.Tenant, c.JobId, j, 0)
 	}
 	return nil
 }
@@ -117,13 +125,6 @@ func (a *apply) placeNewJob(j *storagev1.Job, c *storagev1.CreateJob) *Refusal {
 // setStream keeps in a one-shot's row where its execution will stand while it is ready.
 func setStream(j *storagev1.Job, t *storagev1.Template) {
 	j.Queue, j.Priority, j.FairnessKey = t.Queue, t.Priority, t.FairnessKey
-}
-
-// putRecurring lets a recurring job's next occurrence stand in the index.
-func (a *apply) putRecurring(tenant, jobID string, j *storagev1.Job, next int64) {
-	j.NextMs = next
-	queue := j.Template.GetQueue()
-	a.putTimer(next, timerJobKey(next, TimerRecurring, tenant, jobID), []byte(queue), TimerRecurring, queue)
 }
 
 // storeTemplate returns the template as rows carry it: a large payload goes to a blob row of the job's version.
@@ -148,6 +149,9 @@ func (a *apply) createConflict(c *storagev1.CreateJob, j *storagev1.Job) *Refusa
 	differ("schedule", !sameSchedule(c.Schedule, j))
 	differ("catch_up", c.CatchUp != j.CatchUp)
 	differ("catch_up_window", c.CatchUpWindowMs != j.CatchUpWindowMs)
+	differ("overlap", c.Overlap != j.Overlap)
+	differ("catch_up_per_minute", c.CatchUpPerMinute != j.CatchUpPerMinute)
+	differ("pause_after_failures", c.PauseAfterFailures != j.PauseAfterFailures)
 	differ("labels", !sameKeyValues(c.Labels, j.Labels))
 	t := j.Template
 	if t == nil {
@@ -170,7 +174,10 @@ func sameSchedule(s *storagev1.Schedule, j *storagev1.Job) bool {
 	case s.GetEvery() != nil:
 		want, have := s.Every, j.Schedule.GetEvery()
 		return want.IntervalMs == have.GetIntervalMs() && (want.AnchorMs == 0 || want.AnchorMs == have.GetAnchorMs()) &&
-			want.StartMs == have.GetStartMs() && want.EndMs == have.GetEndMs() && want.MaxRuns == have.GetMaxRuns()
+			want.StartMs == have.GetStartMs() && want.EndMs == have.GetEndMs() && want.MaxRuns == have.GetMaxRuns() &&
+			s.SpreadMs == j.Schedule.SpreadMs && s.MaxFiresPerDay == j.Schedule.MaxFiresPerDay
+	case s.GetCron() != nil:
+		return bytes.Equal(mustEncode(s.Cron.MarshalVT()), mustEncode(j.Schedule.GetCron().MarshalVT())) && s.SpreadMs == j.Schedule.SpreadMs && s.MaxFiresPerDay == j.Schedule.MaxFiresPerDay
 	case s.GetAtMs() != 0:
 		return s.AtMs == j.Schedule.GetAtMs()
 	default:

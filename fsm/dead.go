@@ -40,6 +40,8 @@ func (a *apply) requeue(key []byte, e *storagev1.Execution) Item {
 	a.dropDead(key, e)
 	e.BudgetBase = e.Attempt
 	e.FinishedMs, e.Error = 0, ""
+	// Requeued by hand it neither blocks the schedule nor counts for it.
+	e.Blocks, e.Tracked = false, false
 	a.emit(storagev1.EventType_EVENT_TYPE_REQUEUED, e)
 	a.admit(e, nil)
 	return Item{State: e.State}

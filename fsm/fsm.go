@@ -109,6 +109,8 @@ type Effects struct {
 	Cancels []LeaseRef
 	// Ended leases: completed, lost or released.
 	Ended []LeaseRef
+	// Expand are cron jobs whose horizon runs out, or has: the evaluator is to propose more.
+	Expand []JobRef
 	// SettingsChanged says that a queue's or tenant's settings were replaced.
 	SettingsChanged bool
 	// LatenessMS is first start minus nominal of each execution that started.
@@ -116,6 +118,9 @@ type Effects struct {
 	// Verifies are for followers too: every replica is to look at its rows as this entry leaves them.
 	Verifies []string
 }
+
+// JobRef names a job.
+type JobRef struct{ Tenant, JobID string }
 
 // TimerRef is a timer of the index, as the wheel needs it.
 type TimerRef struct {

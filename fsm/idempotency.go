@@ -69,6 +69,12 @@ func sameField(field string, c *storagev1.UpdateJob, j *storagev1.Job) bool {
 		return c.CatchUp == j.CatchUp
 	case "catch_up_window":
 		return c.CatchUpWindowMs == j.CatchUpWindowMs
+	case "overlap":
+		return c.Overlap == j.Overlap
+	case "catch_up_per_minute":
+		return c.CatchUpPerMinute == j.CatchUpPerMinute
+	case "pause_after_failures":
+		return c.PauseAfterFailures == j.PauseAfterFailures
 	case "labels":
 		return sameKeyValues(c.Labels, j.Labels)
 	case "state":

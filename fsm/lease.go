@@ -51,7 +51,7 @@ func (a *apply) lease(e *storagev1.Execution, claimID, worker string, leaseMS in
 	e.CancelRequested = false
 	if e.FirstStartedMs == 0 {
 		e.FirstStartedMs = e.LeasedMs
-		a.effects.LatenessMS = append(a.effects.LatenessMS, e.LeasedMs-e.NominalMs)
+		a.effects.LatenessMS = append(a.effects.LatenessMS, e.LeasedMs-e.NominalMs-e.OffsetMs)
 	}
 	a.putLease(e)
 	a.meta.Leased++
@@ -106,6 +106,9 @@ func (a *apply) heartbeat(h *storagev1.Heartbeat) Item {
 	e := a.leased(h.Fencing, &id)
 	if e == nil {
 		return a.heartbeatStale(h, &id)
+	}
+	if a.superseded(e) {
+		a.cancel(LeasedKey(h.Fencing), e, "")
 	}
 	if h.ExtendMs != 0 {
 		e.LeaseLengthMs = h.ExtendMs

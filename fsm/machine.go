@@ -96,6 +96,8 @@ type apply struct {
 	effects Effects
 
 	command *storagev1.Command
+	// open is the job that the command has in hand, if it has one whose executions may end meanwhile.
+	open openJob
 	// leases granted by the command; work counts the executions it dealt with.
 	leases []*storagev1.Execution
 	work   int
@@ -162,6 +164,8 @@ func (a *apply) run(c *storagev1.Command) Result {
 		return a.raiseLevel(c.RaiseLevel)
 	case c.Verify != nil:
 		return a.verify(c.Verify)
+	case c.Expand != nil:
+		return a.expand(c.Expand)
 	case c.LeaderStart != nil:
 		return Result{Refusal: refuse(InvalidArgument, "a leadership starts with its entry's first command")}
 	default:

@@ -9,23 +9,12 @@ func (u *update) pause() {
 		// Its schedule has ended within this very update.
 		return
 	}
-	j.State = storagev1.JobState_JOB_STATE_PAUSED
-	if j.NextMs != 0 {
-		u.s.Delete(timerJobKey(j.NextMs, TimerRecurring, tenant, jobID))
-		j.NextMs = 0
-	}
 	if u.waiting != nil {
 		u.dropWaiting(u.waitingKey)
 		j.Template = u.waiting.Template
 	}
-	if u.waiting == nil || j.Triggered {
-		name := jobName{tenant, jobID}
-		s := u.m.stops[name]
-		s.paused = true
-		u.setStop(name, s)
-	}
+	u.pauseJob(tenant, jobID, j, u.waiting == nil || j.Triggered)
 	u.waiting = nil
-	u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_PAUSED, tenant, jobID, j.Incarnation, j.Version)
 }
 
 // resume lets the job go on: what it held becomes ready, and what it missed goes by its catch-up rule.
@@ -56,15 +45,13 @@ func (u *update) resume() {
 // resumeRecurring applies the catch-up rule to the instants of the pause: each of them was missed, however recent.
 func (u *update) resumeRecurring() {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
+	j.HeldToMs = u.stamp - offsetOf(j)
 	next, ok := nextOf(j, j.WatermarkMs)
-	last, any := gridUpTo(j.Schedule.Every, u.stamp)
-	if ok && any && next <= last {
-		skipTo, why := skipped(j, last, whySkippedPaused, u.stamp)
-		if skipTo >= next {
-			u.skipRange(tenant, jobID, j, next, skipTo, why)
-		}
+	if last, any := lastUpTo(j, j.HeldToMs); ok && any && next <= last {
+		u.catchUp(tenant, jobID, j, next, last)
 	}
-	u.rearm(tenant, jobID, j)
+	u.startQueued(tenant, jobID, j)
+	u.rearm(tenant, jobID, j, 0)
 }
 
 // releaseHeld makes ready what the job held: some now, the others by a task.

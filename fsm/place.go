@@ -160,6 +160,7 @@ func (a *apply) putDead(e *storagev1.Execution) {
 	a.meta.Dead++
 	a.meta.DeadTotal++
 	a.emit(storagev1.EventType_EVENT_TYPE_DEAD, e)
+	a.tell(e)
 }
 
 func (a *apply) dropDead(key []byte, e *storagev1.Execution) {
@@ -176,6 +177,7 @@ func (a *apply) putEnded(e *storagev1.Execution, state storagev1.ExecutionState)
 	id := IdentityOf(e)
 	a.s.Set(endedKey(a.bucket(e), &id, kindChar(e.Kind)), encodeNamed(e))
 	a.emit(endedEvent(state), e)
+	a.tell(e)
 }
 
 // bucket is the history bucket of what ends now under e's retention.
@@ -210,7 +212,8 @@ func expiryBucket(nowMS, retentionMS int64) uint32 {
 	return uint32((hours + unit - 1) / unit * unit)
 }
 
-// admit decides where an execution goes that could run now: cancelled or held by its job's stop marker, expired by its
+// admit decides where an execution goes that could run now: cancelled or held by its job's stop marker, cancelled as it has to
+// give way to a later one, expired by its
 // start deadline, leased to a waiting poll, or ready.
 func (a *apply) admit(e *storagev1.Execution, d *matcher) {
 	if !a.mayStart(e) {
@@ -236,6 +239,10 @@ func (a *apply) mayStart(e *storagev1.Execution) bool {
 		return false
 	default:
 	}
+	if a.superseded(e) {
+		a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_CANCELLED)
+		return false
+	}
 	if deadline, ok := startDeadline(e); ok && a.stamp >= deadline {
 		a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_EXPIRED)
 		return false
@@ -246,7 +253,7 @@ func (a *apply) mayStart(e *storagev1.Execution) bool {
 // startDeadline is when e expires unless it has started.
 func startDeadline(e *storagev1.Execution) (atMS int64, ok bool) {
 	limit := e.Template.GetStartDeadlineMs()
-	return e.NominalMs + limit, limit > 0 && e.FirstStartedMs == 0
+	return e.NominalMs + e.OffsetMs + limit, limit > 0 && e.FirstStartedMs == 0
 }
 
 func (a *apply) armStartDeadline(e *storagev1.Execution) {

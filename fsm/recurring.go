@@ -1,15 +1,21 @@
 package fsm
 
 import (
+	"cmp"
+
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
 // Why a range of nominal instants got no execution.
 const (
-	whySkippedMissed = "skipped_missed"
-	whySkippedPaused = "skipped_paused"
-	whySkippedWindow = "skipped_window"
-	whyCoalesced     = "coalesced"
+	whySkippedMissed   = "skipped_missed"
+	whySkippedPaused   = "skipped_paused"
+	whySkippedWindow   = "skipped_window"
+	whySkippedOverlap  = "skipped_overlap"
+	whySkippedExcluded = "skipped_excluded"
+	whySkippedGap      = "skipped_gap"
+	whySkippedDeleted  = "skipped_deleted"
+	whyCoalesced       = "coalesced"
 )
 
 func (a *apply) fireRecurring(t *dueTimer, d *matcher) {
@@ -17,37 +23,82 @@ func (a *apply) fireRecurring(t *dueTimer, d *matcher) {
 	a.s.Delete(t.key)
 	key := JobKey(t.id.Tenant, t.id.JobID)
 	j := a.job(key)
-	if j == nil || j.NextMs != t.atMS || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
+	if j == nil || j.NextMs == 0 || timerAt(j) != t.atMS || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
 		panic(corrupt(t.key))
 	}
-	a.occur(t.id.Tenant, t.id.JobID, j, d)
-	a.rearm(t.id.Tenant, t.id.JobID, j)
+	a.open = openJob{t.id.Tenant, t.id.JobID, j}
+	notBefore := a.occur(t.id.Tenant, t.id.JobID, j, d, true)
+	a.rearm(t.id.Tenant, t.id.JobID, j, notBefore)
+	a.open = openJob{}
 	a.s.Set(key, mustEncode(j.MarshalVT()))
 }
 
+// missedTo: the instants of j up to it were missed. They fell due more than missedAfterMS ago, or in a pause.
+func (a *apply) missedTo(j *storagev1.Job) int64 {
+	return max(a.stamp-offsetOf(j)-missedAfterMS-1, j.HeldToMs)
+}
+
 // occur gives each nominal instant of j that is due its verdict: those that were missed by the catch-up rule, the others
-// by an execution. It makes at most maxOccurrences executions; the watermark says how far it came.
-func (a *apply) occur(tenant, jobID string, j *storagev1.Job, d *matcher) {
-	every := j.Schedule.Every
+// by an execution. It makes at most maxOccurrences executions; the watermark says how far it came. paced: of those that were
+// missed it makes one, and returns when the next may start.
+func (a *apply) occur(tenant, jobID string, j *storagev1.Job, d *matcher, paced bool) (notBefore int64) {
+	missedTo := a.missedTo(j)
 	next, ok := nextOf(j, j.WatermarkMs)
-	// Up to here an instant was missed.
-	missed, anyMissed := gridUpTo(every, a.stamp-missedAfterMS-1)
-	if ok && anyMissed && next <= missed {
-		next = a.catchUp(tenant, jobID, j, next, missed)
+	if last, any := lastUpTo(j, missedTo); ok && any && next <= last {
+		next = a.catchUp(tenant, jobID, j, next, last)
 	}
-	for made := 0; next <= a.stamp && made < maxOccurrences; made++ {
-		if next, ok = nextOf(j, next-1); !ok || next > a.stamp {
-			return
+	for made := 0; made < maxOccurrences; made++ {
+		next, ok = nextOf(j, next-1)
+		if !ok || next > a.stamp-offsetOf(j) || j.State != storagev1.JobState_JOB_STATE_ACTIVE || undecided(j, next, missedTo) {
+			break
 		}
-		a.accept(tenant, jobID, j, next, d)
+		late := next <= missedTo
+		a.accept(tenant, jobID, j, next, late, d)
+		if wait := pace(j, next); late && paced && wait > 0 {
+			j.WindowFromMs = windowFrom(j, a.stamp)
+			return a.stamp + wait
+		}
 		next++
 	}
+	j.WindowFromMs = 0
+	return 0
+}
+
+// windowFrom keeps the window of a job that catches up from moving away from what it still has to do.
+func windowFrom(j *storagev1.Job, nowMS int64) int64 {
+	if j.CatchUpWindowMs == 0 {
+		return 0
+	}
+	return windowStart(j, nowMS)
+}
+
+// undecided says whether the fate of a missed instant hangs on what the horizon does not say: it is the latest that is
+// known, and a later one may have been missed as well.
+func undecided(j *storagev1.Job, at, missedTo int64) bool {
+	if !unknown(j) || at > missedTo || j.Horizon.GetToMs() >= missedTo || catchUpOf(j) != storagev1.CatchUp_CATCH_UP_LATEST {
+		return false
+	}
+	last, _ := lastUpTo(j, missedTo)
+	return at == last
+}
+
+// pace is how long after a missed instant the next one may start: as the job says, but at most half of what lies between
+// them, so that catching up comes to an end. 0: at once.
+func pace(j *storagev1.Job, at int64) int64 {
+	if j.CatchUpPerMinute == 0 {
+		return 0
+	}
+	wait := minuteMS / int64(j.CatchUpPerMinute)
+	if next, ok := nextOf(j, at); ok {
+		wait = min(wait, (next-at)/2)
+	}
+	return wait
 }
 
 // catchUp writes the range verdict that j's rule asks for among the missed instants from..to, both nominal, and returns
 // where executions go on.
 func (a *apply) catchUp(tenant, jobID string, j *storagev1.Job, from, to int64) int64 {
-	skipTo, why := skipped(j, to, whySkippedMissed, a.stamp)
+	skipTo, why := skipped(j, from, to, a.stamp)
 	if skipTo < from {
 		return from
 	}
@@ -55,60 +106,125 @@ func (a *apply) catchUp(tenant, jobID string, j *storagev1.Job, from, to int64) 
 	return skipTo + 1
 }
 
-// skipped is up to where the missed instants that end at to get no execution, and why. What is older than the window gets
-// none under any rule.
-func skipped(j *storagev1.Job, to int64, missed string, nowMS int64) (skipTo int64, why string) {
-	every, start := j.Schedule.Every, windowStart(j, nowMS)
-	rule := catchUpOf(j)
-	switch {
+// skipped is up to where the missed instants from..to get no execution, and why. What is older than the window gets none
+// under any rule.
+func skipped(j *storagev1.Job, from, to, nowMS int64) (skipTo int64, why string) {
+	start := windowStart(j, nowMS)
+	switch rule := catchUpOf(j); {
 	case rule == storagev1.CatchUp_CATCH_UP_NONE:
-		return to, missed
+		return to, missedWhy(j, from)
 	case to < start:
 		return to, whySkippedWindow
 	case rule == storagev1.CatchUp_CATCH_UP_ALL:
-		skipTo, _ = gridUpTo(every, start-1)
+		skipTo, _ = lastUpTo(j, start-1)
 		return skipTo, whySkippedWindow
 	default:
-		return to - every.IntervalMs, whyCoalesced
+		skipTo, _ = lastUpTo(j, to-1)
+		return skipTo, whyCoalesced
 	}
 }
 
-// skipRange records one verdict for the nominal instants from..to.
-func (a *apply) skipRange(tenant, jobID string, j *storagev1.Job, from, to int64, why string) {
-	v := &storagev1.RangeVerdict{
-		FromMs: from, ToMs: to, Count: gridCount(j.Schedule.Every, from, to), Why: why, RecordedMs: a.meta.ClockMs,
+func missedWhy(j *storagev1.Job, from int64) string {
+	if from <= j.HeldToMs {
+		return whySkippedPaused
 	}
-	id := Identity{Tenant: tenant, JobID: jobID, Incarnation: j.Incarnation, NominalMS: from}
-	bucket := expiryBucket(a.meta.ClockMs, a.m.retention(tenant, j.Template))
-	a.s.Set(endedKey(bucket, &id, charRange), mustEncode(v.MarshalVT()))
-	ev := a.emitJob(storagev1.EventType_EVENT_TYPE_SKIPPED, tenant, jobID, j.Incarnation, j.Version)
-	ev.NominalMs, ev.ToMs, ev.Count = from, to, v.Count
-	a.meta.SkippedTotal += v.Count
+	return whySkippedMissed
+}
+
+// skipRange records one verdict for the nominal instants from..to, and passes them.
+func (a *apply) skipRange(tenant, jobID string, j *storagev1.Job, from, to int64, why string) {
+	a.putVerdict(tenant, jobID, j, &storagev1.RangeVerdict{FromMs: from, ToMs: to, Count: countOf(j, from, to), Why: why})
 	j.WatermarkMs = to
 }
 
-// accept makes the one execution of a nominal instant above the watermark.
-func (a *apply) accept(tenant, jobID string, j *storagev1.Job, nominal int64, d *matcher) {
+// putVerdict records why instants of j got no execution.
+func (a *apply) putVerdict(tenant, jobID string, j *storagev1.Job, v *storagev1.RangeVerdict) {
+	v.RecordedMs = a.meta.ClockMs
+	id := Identity{Tenant: tenant, JobID: jobID, Incarnation: j.Incarnation, NominalMS: v.FromMs}
+	if v.Why == whySkippedGap || v.Why == whySkippedExcluded {
+		// Not among the schedule's own instants: another line may fire, or be skipped, at the very same.
+		id.Discriminator = v.Why
+	}
+	bucket := expiryBucket(a.meta.ClockMs, a.m.retention(tenant, j.Template))
+	a.s.Set(endedKey(bucket, &id, charRange), mustEncode(v.MarshalVT()))
+	ev := a.emitJob(storagev1.EventType_EVENT_TYPE_SKIPPED, tenant, jobID, j.Incarnation, j.Version)
+	ev.NominalMs, ev.ToMs, ev.Count = v.FromMs, v.ToMs, v.Count
+	a.meta.SkippedTotal += v.Count
+}
+
+// accept decides a nominal instant above the watermark: it starts, unless an earlier one is in its way.
+func (a *apply) accept(tenant, jobID string, j *storagev1.Job, nominal int64, late bool, d *matcher) {
 	if nominal <= j.WatermarkMs {
 		panic(corrupt(JobKey(tenant, jobID)))
 	}
 	j.WatermarkMs = nominal
+	if blocks(j) && len(j.LiveMs) > 0 {
+		a.overlap(tenant, jobID, j, nominal)
+		return
+	}
+	a.start(tenant, jobID, j, nominal, late, d)
+}
+
+// start makes the one execution of a nominal instant that was accepted.
+func (a *apply) start(tenant, jobID string, j *storagev1.Job, nominal int64, late bool, d *matcher) {
 	j.Runs++
 	a.work++
 	a.meta.FiredTotal++
-	a.admit(&storagev1.Execution{
-		Tenant: tenant, JobId: jobID, Incarnation: j.Incarnation, JobVersion: j.Version,
+	e := &storagev1.Execution{
+		Tenant: tenant, JobId: jobID, Incarnation: j.Incarnation, JobVersion: j.Version, OffsetMs: offsetOf(j), Late: late,
 		Kind: storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE, NominalMs: nominal, Template: j.Template,
-	}, d)
+		Blocks: blocks(j), Tracked: blocks(j) || j.PauseAfterFailures > 0,
+	}
+	if e.Blocks {
+		j.LiveMs = append(j.LiveMs, nominal)
+	}
+	a.admit(e, d)
 }
 
-// rearm lets j's next nominal instant stand in the index, or exhausts the job when there is none.
-func (a *apply) rearm(tenant, jobID string, j *storagev1.Job) {
-	j.NextMs = 0
-	if next, ok := nextOf(j, j.WatermarkMs); ok {
-		a.putRecurring(tenant, jobID, j, next)
+// timerAt is where a recurring job's timer stands; 0: it has none.
+func timerAt(j *storagev1.Job) int64 { return cmp.Or(j.TimerMs, j.NextMs) }
+
+// arm lets j's next occurrence stand in the index: at its nominal instant, or later by its spread, or by notBefore.
+func (a *apply) arm(tenant, jobID string, j *storagev1.Job, next, notBefore int64) {
+	at := max(next+offsetOf(j), notBefore)
+	j.NextMs, j.TimerMs = next, 0
+	if at != next {
+		j.TimerMs = at
+	}
+	queue := j.Template.GetQueue()
+	a.putTimer(at, timerJobKey(at, TimerRecurring, tenant, jobID), []byte(queue), TimerRecurring, queue)
+}
+
+// disarm takes j's timer out of the index, whatever it waits for.
+func (a *apply) disarm(tenant, jobID string, j *storagev1.Job) {
+	switch {
+	case j.NextMs != 0:
+		a.s.Delete(timerJobKey(timerAt(j), TimerRecurring, tenant, jobID))
+	case j.TimerMs != 0:
+		a.s.Delete(timerJobKey(j.TimerMs, TimerExpand, tenant, jobID))
+	}
+	j.NextMs, j.TimerMs = 0, 0
+}
+
+// rearm lets j's next nominal instant stand in the index, not before an instant, or its wait for a horizon, or exhausts the
+// job when there is nothing left. Its old timer is gone.
+func (a *apply) rearm(tenant, jobID string, j *storagev1.Job, notBefore int64) {
+	j.NextMs, j.TimerMs = 0, 0
+	a.passHorizon(tenant, jobID, j)
+	if j.State == storagev1.JobState_JOB_STATE_PAUSED {
 		return
 	}
-	j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
-	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED, tenant, jobID, j.Incarnation, j.Version)
+	next, ok := nextOf(j, j.WatermarkMs)
+	switch {
+	case ok && !undecided(j, next, a.missedTo(j)):
+		a.arm(tenant, jobID, j, next, notBefore)
+		if unknown(j) && len(j.Horizon.GetNextMs()) <= lowHorizon {
+			a.wantHorizon(tenant, jobID)
+		}
+	case ok || unknown(j):
+		a.awaitHorizon(tenant, jobID, j)
+	default:
+		j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
+		a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED, tenant, jobID, j.Incarnation, j.Version)
+	}
 }

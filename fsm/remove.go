@@ -38,9 +38,11 @@ func (a *apply) deleteJob(c *storagev1.DeleteJob) Result {
 		return Result{Refusal: versionRefusal(j)}
 	}
 	if j.State == storagev1.JobState_JOB_STATE_PAUSED || a.m.stops[jobName{c.Tenant, c.JobId}].paused {
+		a.open = openJob{c.Tenant, c.JobId, j}
 		a.cancelHeld(c.Tenant, c.JobId, MaxBatch)
 	}
 	a.removeJob(c.Tenant, c.JobId, j, true)
+	a.open = openJob{}
 	for _, hint := range c.Hints {
 		if _, e := readHint(a.s, hint); e != nil && e.Tenant == c.Tenant && e.JobId == c.JobId && e.Incarnation <= j.Incarnation {
 			a.cancel(hint, e, "")
@@ -84,9 +86,8 @@ func (a *apply) removeJob(tenant, jobID string, j *storagev1.Job, mark bool) {
 		}
 		a.putEnded(waiting, storagev1.ExecutionState_EXECUTION_STATE_CANCELLED)
 	}
-	if j.NextMs != 0 {
-		a.s.Delete(timerJobKey(j.NextMs, TimerRecurring, tenant, jobID))
-	}
+	a.dropQueued(tenant, jobID, j, whySkippedDeleted)
+	a.disarm(tenant, jobID, j)
 	name := jobName{tenant, jobID}
 	switch {
 	case mark && !untouched:
@@ -103,7 +104,7 @@ func (a *apply) entomb(tenant, jobID string, j *storagev1.Job) {
 	j.Version++
 	j.State = storagev1.JobState_JOB_STATE_DELETED
 	j.DeletedMs, j.UpdatedMs = a.meta.ClockMs, a.meta.ClockMs
-	j.Template, j.NextMs, j.PauseReason = nil, 0, ""
+	j.Template, j.PauseReason, j.Horizon, j.LiveMs = nil, "", nil, nil
 	key := JobKey(tenant, jobID)
 	a.s.Set(key, mustEncode(j.MarshalVT()))
 	a.putExpiry(j.DeletedMs+recordKeptMS, expireJob, key[1:])

@@ -45,16 +45,9 @@ func floorMod(a, m int64) int64 {
 	}
 }
 
-// nextOf is a recurring job's first nominal instant after after, unless its runs are used up.
-func nextOf(j *storagev1.Job, after int64) (at int64, ok bool) {
-	e := j.Schedule.Every
-	if e.MaxRuns != 0 && j.Runs >= e.MaxRuns {
-		return 0, false
-	}
-	return gridFrom(e, after+1)
-}
+func isOneShot(j *storagev1.Job) bool { return !recurs(j.Schedule) }
 
-func isOneShot(j *storagev1.Job) bool { return j.Schedule.GetEvery() == nil }
+func recurs(s *storagev1.Schedule) bool { return s.GetEvery() != nil || s.GetCron() != nil }
 
 // catchUpOf is the job's rule with its default: latest for recurring jobs, all for one-shots.
 func catchUpOf(j *storagev1.Job) storagev1.CatchUp {
@@ -68,8 +61,11 @@ func catchUpOf(j *storagev1.Job) storagev1.CatchUp {
 	}
 }
 
-// windowStart is the oldest nominal instant that catch-up `all` still runs at now; 0 window: no bound.
+// windowStart is the oldest nominal instant that catch-up still runs at now, or where it began; 0 window: no bound.
 func windowStart(j *storagev1.Job, now int64) int64 {
+	if j.WindowFromMs != 0 {
+		return j.WindowFromMs
+	}
 	if j.CatchUpWindowMs <= 0 {
 		return -maxInstantMS
 	}
@@ -79,41 +75,65 @@ func windowStart(j *storagev1.Job, now int64) int64 {
 // resolve turns a request's schedule into the stored one. previous is the schedule it replaces, nil at a create; an
 // interval without an anchor keeps the previous one, or starts at start, or now.
 func resolve(s *storagev1.Schedule, previous *storagev1.Schedule, nowMS int64) (*storagev1.Schedule, *Refusal) {
+	kinds := 0
+	for _, set := range [...]bool{s.GetAtMs() != 0, s.GetDelayMs() != 0, s.GetEvery() != nil, s.GetCron() != nil} {
+		if set {
+			kinds++
+		}
+	}
 	switch {
 	case s == nil:
 		return nil, refuseField("schedule", "missing")
-	case s.Every != nil && (s.AtMs != 0 || s.DelayMs != 0), s.AtMs != 0 && s.DelayMs != 0:
-		return nil, refuseField("schedule", "more than one of at, delay, every")
-	case s.Every != nil:
-		every := s.Every.CloneVT()
-		if every.AnchorMs == 0 {
-			switch {
-			case previous.GetEvery() != nil:
-				every.AnchorMs = previous.Every.AnchorMs
-			case every.StartMs != 0:
-				every.AnchorMs = every.StartMs
-			default:
-				every.AnchorMs = nowMS
-			}
-		}
-		if r := validEvery(every); r != nil {
-			return nil, r
-		}
-		return &storagev1.Schedule{Every: every}, nil
+	case kinds > 1:
+		return nil, refuseField("schedule", "more than one of at, delay, every, cron")
 	case s.DelayMs < 0 || s.DelayMs > maxDurationMS:
 		return nil, refuseField("schedule.delay", "out of range")
+	case s.SpreadMs < 0 || s.SpreadMs > maxSpreadMS || s.OffsetMs < 0 || s.OffsetMs > s.SpreadMs:
+		return nil, refuseField("schedule.spread", "out of range")
 	}
-	at := s.AtMs
-	if at == 0 {
-		at = nowMS + s.DelayMs
+	if !recurs(s) {
+		at := s.AtMs
+		if at == 0 {
+			at = nowMS + s.DelayMs
+		}
+		if !isInstant(at) {
+			return nil, refuseField("schedule.at", "out of range")
+		}
+		return &storagev1.Schedule{AtMs: at}, nil
 	}
-	if !isInstant(at) {
-		return nil, refuseField("schedule.at", "out of range")
+	out := &storagev1.Schedule{SpreadMs: s.SpreadMs, OffsetMs: s.OffsetMs, MaxFiresPerDay: s.MaxFiresPerDay}
+	if s.Cron != nil {
+		out.Cron = s.Cron
+		return out, validCron(s.Cron)
 	}
-	return &storagev1.Schedule{AtMs: at}, nil
+	out.Every = s.Every.CloneVT()
+	if every := out.Every; every.AnchorMs == 0 {
+		switch {
+		case previous.GetEvery() != nil:
+			every.AnchorMs = previous.Every.AnchorMs
+		case every.StartMs != 0:
+			every.AnchorMs = every.StartMs
+		default:
+			every.AnchorMs = nowMS
+		}
+	}
+	return out, validEvery(out.Every)
 }
 
 func isInstant(ms int64) bool { return ms > 0 && ms <= maxInstantMS }
+
+// validRecurring refuses settings of recurring jobs that are out of range.
+func validRecurring(overlap storagev1.Overlap, perMinute, afterFailures uint32) *Refusal {
+	switch {
+	case overlap < storagev1.Overlap_OVERLAP_UNSPECIFIED || overlap > storagev1.Overlap_OVERLAP_CANCEL_RUNNING:
+		return refuseField("overlap", "no such rule")
+	case perMinute > maxCatchUpPerMinute:
+		return refuseField("catch_up_per_minute", "more than %d", maxCatchUpPerMinute)
+	case afterFailures > maxFailures:
+		return refuseField("pause_after_failures", "more than %d", maxFailures)
+	}
+	return nil
+}
 
 func isDuration(ms int64) bool { return ms >= 0 && ms <= maxDurationMS }
 
@@ -129,16 +149,6 @@ func validEvery(e *storagev1.Every) *Refusal {
 		return refuseField("schedule.every.end", "out of range")
 	}
 	return nil
-}
-
-// firstOf is the first nominal instant of a new or changed interval schedule: after now, or at its start if that is not
-// past, and always above the watermark.
-func firstOf(j *storagev1.Job, nowMS int64) (at int64, ok bool) {
-	from := nowMS + 1
-	if start := j.Schedule.Every.StartMs; start >= nowMS {
-		from = start
-	}
-	return nextOf(j, max(from-1, j.WatermarkMs))
 }
 
 // retryDelay is the wait before the attempt after number n of a budget: min(first * factor^(n-1), max), spread by jitter.

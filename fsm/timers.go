@@ -22,6 +22,8 @@ const (
 	TimerOneShot TimerKind = 4
 	// TimerRecurring fires a recurring job: ref = tenant and job, value = its queue.
 	TimerRecurring TimerKind = 5
+	// TimerExpand asks for a cron job's next instants: ref = tenant and job, no value.
+	TimerExpand TimerKind = 6
 )
 
 // timerKey is a timer row's key, taken apart.
@@ -46,7 +48,7 @@ func parseTimerKey(key []byte) (t timerKey, ok bool) {
 		if _, known := charKind(char); !known {
 			return timerKey{}, false
 		}
-	case TimerOneShot, TimerRecurring:
+	case TimerOneShot, TimerRecurring, TimerExpand:
 		t.id.Tenant, t.id.JobID, t.id.NominalMS = k.name(), k.name(), t.atMS
 	default:
 		return timerKey{}, false
@@ -70,7 +72,7 @@ func DecodeTimer(key, value []byte) (TimerRef, error) {
 		ref.Queue = string(queue)
 	case TimerRecurring:
 		ref.Queue = string(value)
-	case TimerLeaseEnd, TimerStartDeadline:
+	case TimerLeaseEnd, TimerStartDeadline, TimerExpand:
 	}
 	return ref, nil
 }

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"slices"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -29,10 +30,12 @@ func (a *apply) updateJob(c *storagev1.UpdateJob) Result {
 	if r := u.check(); r != nil {
 		return Result{Refusal: r}
 	}
+	a.open = openJob{c.Tenant, c.JobId, j}
 	u.closeOldSchedule()
 	j.Version++
 	j.UpdatedMs = a.meta.ClockMs
 	u.run()
+	a.open = openJob{}
 	a.s.Set(key, mustEncode(j.MarshalVT()))
 	answer := answerOf(j, u.template())
 	a.putRecord(methodUpdate, c.Tenant, c.JobId, c.IdempotencyKey, &storagev1.IdempotencyRecord{
@@ -68,6 +71,10 @@ type update struct {
 	waiting    *storagev1.Execution
 
 	schedule *storagev1.Schedule
+	// The horizon of a new cron schedule.
+	horizon *storagev1.Horizon
+	// What lives when an overlap rule begins to block.
+	blocking [][]byte
 	task     *storagev1.Task
 }
 
@@ -86,7 +93,8 @@ func isTemplateField(field string) bool {
 
 func isJobField(field string) bool {
 	switch field {
-	case "schedule", "catch_up", "catch_up_window", "labels", "state", "pause_reason":
+	case "schedule", "catch_up", "catch_up_window", "catch_up_per_minute", "overlap", "pause_after_failures", "labels", "state",
+		"pause_reason":
 		return true
 	default:
 		return false
@@ -115,6 +123,9 @@ func validUpdate(c *storagev1.UpdateJob) *Refusal {
 	}
 	if !isDuration(c.CatchUpWindowMs) {
 		return refuseField("catch_up_window", "out of range")
+	}
+	if r := validRecurring(c.Overlap, c.CatchUpPerMinute, c.PauseAfterFailures); r != nil {
+		return r
 	}
 	if !needsTemplate {
 		return nil
@@ -161,10 +172,10 @@ func (u *update) check() *Refusal {
 	if fired && (u.has("schedule") || u.hasTemplate()) {
 		return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "the one-shot has fired: it cannot be rescheduled or changed"}
 	}
-	if !u.has("schedule") {
-		return nil
+	if r := u.checkOverlap(); r != nil || !u.has("schedule") {
+		return r
 	}
-	if c.Schedule != nil && isOneShot(j) != (c.Schedule.Every == nil) {
+	if c.Schedule != nil && isOneShot(j) == recurs(c.Schedule) {
 		return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "a one-shot stays one, a recurring job recurs: delete and create"}
 	}
 	var r *Refusal
@@ -174,10 +185,36 @@ func (u *update) check() *Refusal {
 	if isOneShot(j) {
 		return nil
 	}
-	probe := &storagev1.Job{Schedule: u.schedule, Runs: j.Runs, WatermarkMs: j.WatermarkMs}
-	if _, ok := firstOf(probe, u.stamp); !ok {
-		return refuseField("schedule.every", "has no occurrence from now on")
+	probe := &storagev1.Job{Schedule: u.schedule, Runs: j.Runs, WatermarkMs: j.WatermarkMs, QueuedMs: j.QueuedMs}
+	if u.schedule.Cron != nil {
+		if c.Horizon != nil {
+			if r := validHorizon(c.Horizon, c.HorizonFromMs); r != nil {
+				return r
+			}
+		}
+		u.horizon = usableHorizon(c.Horizon, c.HorizonFromMs, max(u.stamp, j.WatermarkMs))
+		probe.Horizon = u.horizon
 	}
+	if _, ok := firstOf(probe, u.stamp); !ok && !unknown(probe) {
+		return refuseField("schedule", "has no occurrence from now on")
+	}
+	return nil
+}
+
+// checkOverlap finds what begins to block when the job gets an overlap rule.
+func (u *update) checkOverlap() *Refusal {
+	blocked := u.c.Overlap > storagev1.Overlap_OVERLAP_ALLOW
+	if !u.has("overlap") || isOneShot(u.j) || !blocked || blocks(u.j) {
+		return nil
+	}
+	keys, complete := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn)
+	if !complete {
+		return &Refusal{
+			Code: FailedPrecondition, Field: "overlap",
+			Message: fmt.Sprintf("more than %d executions of the job live: pause it until they have ended, or cancel them", maxTakenIn),
+		}
+	}
+	u.blocking = keys
 	return nil
 }
 
@@ -190,6 +227,15 @@ func (u *update) run() {
 	}
 	if u.has("catch_up_window") {
 		j.CatchUpWindowMs = c.CatchUpWindowMs
+	}
+	if u.has("catch_up_per_minute") {
+		j.CatchUpPerMinute = c.CatchUpPerMinute
+	}
+	if u.has("pause_after_failures") {
+		j.PauseAfterFailures, j.Failures = c.PauseAfterFailures, 0
+	}
+	if u.has("overlap") {
+		u.setOverlap()
 	}
 	if u.has("labels") {
 		j.Labels = c.Labels
@@ -222,10 +268,11 @@ func (u *update) closeOldSchedule() {
 	}
 	paused := j.State == storagev1.JobState_JOB_STATE_PAUSED
 	if !paused && j.NextMs != 0 && j.NextMs <= u.stamp {
-		u.occur(u.c.Tenant, u.c.JobId, j, nil)
+		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
 	}
+	u.passHorizon(u.c.Tenant, u.c.JobId, j)
 	next, ok := nextOf(j, j.WatermarkMs)
-	last, any := gridUpTo(j.Schedule.Every, u.stamp)
+	last, any := lastUpTo(j, u.stamp-offsetOf(j))
 	if !ok || !any || last < next {
 		return
 	}
@@ -312,33 +359,36 @@ func (u *update) reschedule(paused bool, oldQueue string) {
 		u.putWaiting(u.waiting)
 		u.waitingKey = timerJobKey(j.Schedule.AtMs, TimerOneShot, tenant, jobID)
 	case j.NextMs != 0 && u.template().GetQueue() != oldQueue:
-		u.putRecurring(tenant, jobID, j, j.NextMs)
+		u.arm(tenant, jobID, j, j.NextMs, j.TimerMs)
 	}
 }
 
 // moveRecurring lets a recurring job go on under its new schedule.
 func (u *update) moveRecurring(paused bool) {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
-	if j.NextMs != 0 {
-		u.s.Delete(timerJobKey(j.NextMs, TimerRecurring, tenant, jobID))
-		j.NextMs = 0
+	u.disarm(tenant, jobID, j)
+	j.Horizon = u.horizon
+	if next, ok := firstOf(j, u.stamp); ok {
+		// Not beyond now: the next change may want an earlier instant than this one's first.
+		j.WatermarkMs = max(j.WatermarkMs, min(next-1, u.stamp))
+	} else if unknown(j) {
+		j.WatermarkMs = max(j.WatermarkMs, u.stamp)
 	}
-	next, ok := firstOf(j, u.stamp)
-	if !ok && paused {
-		// What closeOldSchedule skipped was its only instant. It stays paused, with what it holds: a resume finds it exhausted.
-		return
+	// Without an instant: those that closeOldSchedule made have used up the runs. A paused one stays so, with what it holds: a
+	// resume finds it exhausted.
+	if !paused {
+		j.State = storagev1.JobState_JOB_STATE_ACTIVE
+		u.rearm(tenant, jobID, j, 0)
 	}
-	if !ok {
-		// The occurrences that closeOldSchedule made have used up the runs.
-		j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
-		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED, tenant, jobID, j.Incarnation, j.Version)
-		return
+}
+
+// setOverlap changes the rule. What lives begins to block, and what waits and no longer has to starts.
+func (u *update) setOverlap() {
+	j := u.j
+	j.Overlap = u.c.Overlap
+	u.takeIn(j, u.blocking)
+	if j.Overlap == storagev1.Overlap_OVERLAP_SKIP {
+		u.dropQueued(u.c.Tenant, u.c.JobId, j, whySkippedOverlap)
 	}
-	// Not beyond now: the next change may want an earlier instant than this one's first.
-	j.WatermarkMs = max(j.WatermarkMs, min(next-1, u.stamp))
-	if paused {
-		return
-	}
-	j.State = storagev1.JobState_JOB_STATE_ACTIVE
-	u.putRecurring(tenant, jobID, j, next)
+	u.startQueued(u.c.Tenant, u.c.JobId, j)
 }

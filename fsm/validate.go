@@ -16,6 +16,14 @@ func validCreate(c *storagev1.CreateJob) *Refusal {
 	if !isDuration(c.CatchUpWindowMs) {
 		return refuseField("catch_up_window", "out of range")
 	}
+	if r := validRecurring(c.Overlap, c.CatchUpPerMinute, c.PauseAfterFailures); r != nil {
+		return r
+	}
+	if c.Horizon != nil {
+		if r := validHorizon(c.Horizon, c.HorizonFromMs); r != nil {
+			return r
+		}
+	}
 	if c.Template == nil {
 		return refuseField("template", "missing")
 	}

@@ -1266,7 +1266,7 @@ type Job struct {
 	Priority    uint32  `protobuf:"varint,21,opt,name=priority,proto3" json:"priority,omitempty"`
 	FairnessKey string  `protobuf:"bytes,22,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
 	Overlap     Overlap `protobuf:"varint,23,opt,name=overlap,proto3,enum=carillon.storage.v1.Overlap" json:"overlap,omitempty"`
-	// 0: the default.
+	// 0: missed occurrences start at once. The default of the API is filled in by package rpc.
 	CatchUpPerMinute uint32 `protobuf:"varint,24,opt,name=catch_up_per_minute,json=catchUpPerMinute,proto3" json:"catch_up_per_minute,omitempty"`
 	// Pause after so many dead letters in a row; 0: never. failures counts them.
 	PauseAfterFailures uint32 `protobuf:"varint,25,opt,name=pause_after_failures,json=pauseAfterFailures,proto3" json:"pause_after_failures,omitempty"`
@@ -1279,6 +1279,10 @@ type Job struct {
 	// Nominal instants of the executions that block the next one under the overlap rule, and of those that wait for them.
 	LiveMs   []int64 `protobuf:"varint,29,rep,packed,name=live_ms,json=liveMs,proto3" json:"live_ms,omitempty"`
 	QueuedMs []int64 `protobuf:"varint,30,rep,packed,name=queued_ms,json=queuedMs,proto3" json:"queued_ms,omitempty"`
+	// Instants up to it fell due while the job was paused: all of them were missed, however recent.
+	HeldToMs int64 `protobuf:"varint,31,opt,name=held_to_ms,json=heldToMs,proto3" json:"held_to_ms,omitempty"`
+	// While it catches up at its pace: the window of its rule as it stood at the beginning; 0: it does not, or has none.
+	WindowFromMs int64 `protobuf:"varint,33,opt,name=window_from_ms,json=windowFromMs,proto3" json:"window_from_ms,omitempty"`
 	// What newer zone data last changed of the instants that were known; nothing if its schedule has been replaced since.
 	ZoneChange *ZoneChange `protobuf:"bytes,32,opt,name=zone_change,json=zoneChange,proto3" json:"zone_change,omitempty"`
 	// While it is paused, if more than the reason is known.
@@ -1527,6 +1531,20 @@ func (x *Job) GetQueuedMs() []int64 {
 		return x.QueuedMs
 	}
 	return nil
+}
+
+func (x *Job) GetHeldToMs() int64 {
+	if x != nil {
+		return x.HeldToMs
+	}
+	return 0
+}
+
+func (x *Job) GetWindowFromMs() int64 {
+	if x != nil {
+		return x.WindowFromMs
+	}
+	return 0
 }
 
 func (x *Job) GetZoneChange() *ZoneChange {
@@ -1853,10 +1871,10 @@ type Execution struct {
 	ExpiresMs int64 `protobuf:"varint,28,opt,name=expires_ms,json=expiresMs,proto3" json:"expires_ms,omitempty"`
 	// How long after its nominal time it was due: its job's spread.
 	OffsetMs int64 `protobuf:"varint,29,opt,name=offset_ms,json=offsetMs,proto3" json:"offset_ms,omitempty"`
-	// Its job is told when it ends: of an overlap rule, or because it counts failures.
+	// Its job is told when it ends: it has an overlap rule, or counts failures.
 	Tracked bool `protobuf:"varint,30,opt,name=tracked,proto3" json:"tracked,omitempty"`
-	// It gives way to the next occurrence: its job cancels what runs.
-	Yields bool `protobuf:"varint,31,opt,name=yields,proto3" json:"yields,omitempty"`
+	// It stands in its job's live_ms.
+	Blocks bool `protobuf:"varint,31,opt,name=blocks,proto3" json:"blocks,omitempty"`
 	// It was missed, and accepted by the catch-up rule.
 	Late          bool `protobuf:"varint,32,opt,name=late,proto3" json:"late,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2103,9 +2121,9 @@ func (x *Execution) GetTracked() bool {
 	return false
 }
 
-func (x *Execution) GetYields() bool {
+func (x *Execution) GetBlocks() bool {
 	if x != nil {
-		return x.Yields
+		return x.Blocks
 	}
 	return false
 }
@@ -2123,7 +2141,8 @@ type RangeVerdict struct {
 	FromMs int64                  `protobuf:"varint,1,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
 	ToMs   int64                  `protobuf:"varint,2,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
 	Count  uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	// skipped_missed | skipped_paused | skipped_window | skipped_overlap | skipped_excluded | skipped_gap | coalesced
+	// skipped_missed | skipped_paused | skipped_window | skipped_overlap | skipped_excluded | skipped_gap | skipped_deleted |
+	// coalesced
 	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	RecordedMs    int64  `protobuf:"varint,5,opt,name=recorded_ms,json=recordedMs,proto3" json:"recorded_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3479,7 +3498,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xf1\t\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xb5\n" +
+	"\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -3516,7 +3536,10 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\ahorizon\x18\x1b \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12\x19\n" +
 	"\btimer_ms\x18\x1c \x01(\x03R\atimerMs\x12\x17\n" +
 	"\alive_ms\x18\x1d \x03(\x03R\x06liveMs\x12\x1b\n" +
-	"\tqueued_ms\x18\x1e \x03(\x03R\bqueuedMs\x12@\n" +
+	"\tqueued_ms\x18\x1e \x03(\x03R\bqueuedMs\x12\x1c\n" +
+	"\n" +
+	"held_to_ms\x18\x1f \x01(\x03R\bheldToMs\x12$\n" +
+	"\x0ewindow_from_ms\x18! \x01(\x03R\fwindowFromMs\x12@\n" +
 	"\vzone_change\x18  \x01(\v2\x1f.carillon.storage.v1.ZoneChangeR\n" +
 	"zoneChange\x120\n" +
 	"\x05pause\x18( \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\x12\x16\n" +
@@ -3584,7 +3607,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"expires_ms\x18\x1c \x01(\x03R\texpiresMs\x12\x1b\n" +
 	"\toffset_ms\x18\x1d \x01(\x03R\boffsetMs\x12\x18\n" +
 	"\atracked\x18\x1e \x01(\bR\atracked\x12\x16\n" +
-	"\x06yields\x18\x1f \x01(\bR\x06yields\x12\x12\n" +
+	"\x06blocks\x18\x1f \x01(\bR\x06blocks\x12\x12\n" +
 	"\x04late\x18  \x01(\bR\x04late\"\x85\x01\n" +
 	"\fRangeVerdict\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +

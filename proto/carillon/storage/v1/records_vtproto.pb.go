@@ -243,6 +243,8 @@ func (m *Job) CloneVT() *Job {
 	r.Failures = m.Failures
 	r.Horizon = m.Horizon.CloneVT()
 	r.TimerMs = m.TimerMs
+	r.HeldToMs = m.HeldToMs
+	r.WindowFromMs = m.WindowFromMs
 	r.ZoneChange = m.ZoneChange.CloneVT()
 	r.Pause = m.Pause.CloneVT()
 	r.Parked = m.Parked
@@ -377,7 +379,7 @@ func (m *Execution) CloneVT() *Execution {
 	r.ExpiresMs = m.ExpiresMs
 	r.OffsetMs = m.OffsetMs
 	r.Tracked = m.Tracked
-	r.Yields = m.Yields
+	r.Blocks = m.Blocks
 	r.Late = m.Late
 	if rhs := m.Progress; rhs != nil {
 		tmpBytes := make([]byte, len(rhs))
@@ -1330,6 +1332,13 @@ func (m *Job) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xc2
 	}
+	if m.WindowFromMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.WindowFromMs))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x88
+	}
 	if m.ZoneChange != nil {
 		size, err := m.ZoneChange.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -1341,6 +1350,13 @@ func (m *Job) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x2
 		i--
 		dAtA[i] = 0x82
+	}
+	if m.HeldToMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.HeldToMs))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf8
 	}
 	if len(m.QueuedMs) > 0 {
 		var pksize2 int
@@ -1839,9 +1855,9 @@ func (m *Execution) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x80
 	}
-	if m.Yields {
+	if m.Blocks {
 		i--
-		if m.Yields {
+		if m.Blocks {
 			dAtA[i] = 1
 		} else {
 			dAtA[i] = 0
@@ -3525,9 +3541,15 @@ func (m *Job) SizeVT() (n int) {
 		}
 		n += 2 + protohelpers.SizeOfVarint(uint64(l)) + l
 	}
+	if m.HeldToMs != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.HeldToMs))
+	}
 	if m.ZoneChange != nil {
 		l = m.ZoneChange.SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.WindowFromMs != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.WindowFromMs))
 	}
 	if m.Pause != nil {
 		l = m.Pause.SizeVT()
@@ -3737,7 +3759,7 @@ func (m *Execution) SizeVT() (n int) {
 	if m.Tracked {
 		n += 3
 	}
-	if m.Yields {
+	if m.Blocks {
 		n += 3
 	}
 	if m.Late {
@@ -6625,6 +6647,25 @@ func (m *Job) UnmarshalVT(dAtA []byte) error {
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field QueuedMs", wireType)
 			}
+		case 31:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field HeldToMs", wireType)
+			}
+			m.HeldToMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.HeldToMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		case 32:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field ZoneChange", wireType)
@@ -6661,6 +6702,25 @@ func (m *Job) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 33:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field WindowFromMs", wireType)
+			}
+			m.WindowFromMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.WindowFromMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		case 40:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Pause", wireType)
@@ -8035,7 +8095,7 @@ func (m *Execution) UnmarshalVT(dAtA []byte) error {
 			m.Tracked = bool(v != 0)
 		case 31:
 			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Yields", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field Blocks", wireType)
 			}
 			var v int
 			for shift := uint(0); ; shift += 7 {
@@ -8052,7 +8112,7 @@ func (m *Execution) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
-			m.Yields = bool(v != 0)
+			m.Blocks = bool(v != 0)
 		case 32:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Late", wireType)
@@ -13696,6 +13756,25 @@ func (m *Job) UnmarshalVTUnsafe(dAtA []byte) error {
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field QueuedMs", wireType)
 			}
+		case 31:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field HeldToMs", wireType)
+			}
+			m.HeldToMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.HeldToMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		case 32:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field ZoneChange", wireType)
@@ -13732,6 +13811,25 @@ func (m *Job) UnmarshalVTUnsafe(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 33:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field WindowFromMs", wireType)
+			}
+			m.WindowFromMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.WindowFromMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		case 40:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Pause", wireType)
@@ -15144,7 +15242,7 @@ func (m *Execution) UnmarshalVTUnsafe(dAtA []byte) error {
 			m.Tracked = bool(v != 0)
 		case 31:
 			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Yields", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field Blocks", wireType)
 			}
 			var v int
 			for shift := uint(0); ; shift += 7 {
@@ -15161,7 +15259,7 @@ func (m *Execution) UnmarshalVTUnsafe(dAtA []byte) error {
 					break
 				}
 			}
-			m.Yields = bool(v != 0)
+			m.Blocks = bool(v != 0)
 		case 32:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Late", wireType)

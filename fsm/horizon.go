@@ -1,0 +1,170 @@
+package fsm
+
+import (
+	"slices"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+// expandRetryMS: a job that waits for its horizon asks for it so often. The first time its leader is told at once.
+const expandRetryMS = 1000
+
+// wantHorizon tells the leader that a job's horizon runs out.
+func (a *apply) wantHorizon(tenant, jobID string) {
+	a.effects.Expand = append(a.effects.Expand, JobRef{tenant, jobID})
+}
+
+// awaitHorizon lets j wait for the leader's evaluator: nothing of it fires until then.
+func (a *apply) awaitHorizon(tenant, jobID string, j *storagev1.Job) {
+	at := a.stamp + expandRetryMS
+	j.NextMs, j.TimerMs = 0, at
+	a.putTimer(at, timerJobKey(at, TimerExpand, tenant, jobID), []byte{}, TimerExpand, "")
+	a.wantHorizon(tenant, jobID)
+}
+
+func (a *apply) fireExpand(t *dueTimer) {
+	a.work++
+	a.s.Delete(t.key)
+	key := JobKey(t.id.Tenant, t.id.JobID)
+	j := a.job(key)
+	if j == nil || j.NextMs != 0 || j.TimerMs != t.atMS || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
+		panic(corrupt(t.key))
+	}
+	a.awaitHorizon(t.id.Tenant, t.id.JobID, j)
+	a.s.Set(key, mustEncode(j.MarshalVT()))
+}
+
+// passHorizon drops from j's horizon what its watermark has passed; what the schedule named there and does not fire gets
+// its verdict.
+func (a *apply) passHorizon(tenant, jobID string, j *storagev1.Job) {
+	h := j.Horizon
+	if h == nil {
+		return
+	}
+	i, _ := slices.BinarySearch(h.NextMs, j.WatermarkMs+1)
+	h.NextMs = h.NextMs[i:]
+	for len(h.Skipped) > 0 && h.Skipped[0].ToMs <= j.WatermarkMs {
+		a.putVerdict(tenant, jobID, j, h.Skipped[0])
+		h.Skipped = h.Skipped[1:]
+	}
+}
+
+// expand takes in what the leader's evaluator found.
+func (a *apply) expand(c *storagev1.Expand) Result {
+	if len(c.Items) > MaxBatch {
+		return Result{Refusal: refuseField("items", "more than %d", MaxBatch)}
+	}
+	items := make([]Item, len(c.Items))
+	for i, item := range c.Items {
+		items[i].Refusal = a.expandJob(item)
+	}
+	return Result{Items: items}
+}
+
+func (a *apply) expandJob(c *storagev1.ExpandJob) *Refusal {
+	if r := validJobName(c.Tenant, c.JobId); r != nil {
+		return r
+	}
+	if r := validHorizon(c.Horizon, max(c.FromMs, c.PassedToMs)); r != nil {
+		return r
+	}
+	key := JobKey(c.Tenant, c.JobId)
+	j := a.job(key)
+	if j == nil || j.State == storagev1.JobState_JOB_STATE_DELETED || j.Incarnation != c.Incarnation || j.Schedule.GetCron() == nil {
+		return refuse(NotFound, "no cron job %q of incarnation %d", c.JobId, c.Incarnation)
+	}
+	if j.Version != c.Version {
+		return versionRefusal(j)
+	}
+	replaces := c.FromMs == j.WatermarkMs
+	switch h := j.Horizon; {
+	case j.State == storagev1.JobState_JOB_STATE_EXHAUSTED:
+		return refuse(FailedPrecondition, "the job is exhausted")
+	case !replaces && (c.FromMs != h.GetToMs() || h.GetEnded()):
+		return refuse(Aborted, "the job's watermark is %d and its horizon ends at %d", j.WatermarkMs, h.GetToMs())
+	case !replaces && (len(h.NextMs)+len(c.Horizon.NextMs) > maxHorizon || len(h.Skipped)+len(c.Horizon.Skipped) > maxHorizon):
+		return refuseField("horizon", "more than %d instants or ranges", maxHorizon)
+	}
+	if r := a.mayPass(c, j, replaces); r != nil {
+		return r
+	}
+	a.open = openJob{c.Tenant, c.JobId, j}
+	if replaces {
+		a.replaceHorizon(c, j)
+	} else {
+		appendHorizon(j.Horizon, c.Horizon.CloneVT())
+	}
+	if awaits := j.NextMs == 0 && j.TimerMs != 0; awaits || replaces && j.NextMs != 0 {
+		notBefore := j.TimerMs
+		if awaits || j.TimerMs == j.NextMs+offsetOf(j) {
+			notBefore = 0
+		}
+		a.disarm(c.Tenant, c.JobId, j)
+		a.rearm(c.Tenant, c.JobId, j, notBefore)
+	}
+	a.open = openJob{}
+	a.s.Set(key, mustEncode(j.MarshalVT()))
+	return nil
+}
+
+// mayPass refuses to pass over instants that were not missed, or that the job's catch-up rule wants.
+func (a *apply) mayPass(c *storagev1.ExpandJob, j *storagev1.Job, replaces bool) *Refusal {
+	if c.PassedCount == 0 {
+		return nil
+	}
+	missedTo := a.missedTo(j)
+	rule := catchUpOf(j)
+	next := c.Horizon.NextMs
+	switch {
+	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE:
+		return refuse(Aborted, "only instants right after the watermark of an active job can be passed over")
+	case c.PassedFromMs <= c.FromMs || c.PassedToMs < c.PassedFromMs:
+		return refuseField("passed", "out of order")
+	case c.PassedToMs > missedTo:
+		return refuseField("passed", "up to %d, which is after %d: not missed yet", c.PassedToMs, missedTo)
+	case rule == storagev1.CatchUp_CATCH_UP_NONE, c.PassedToMs < windowStart(j, a.stamp):
+		return nil
+	case rule == storagev1.CatchUp_CATCH_UP_LATEST && len(next) > 0 && next[0] <= missedTo:
+		return nil
+	}
+	return refuseField("passed", "the job's catch-up rule wants them")
+}
+
+// replaceHorizon puts what is known of the instants after j's watermark in place of what was. Instants that have fallen due
+// meanwhile stay as they were: newer zone data moves no occurrence into the past, and takes none away.
+func (a *apply) replaceHorizon(c *storagev1.ExpandJob, j *storagev1.Job) {
+	if c.PassedCount > 0 {
+		why := whyCoalesced
+		switch {
+		case catchUpOf(j) == storagev1.CatchUp_CATCH_UP_NONE:
+			why = missedWhy(j, c.PassedFromMs)
+		case c.PassedToMs < windowStart(j, a.stamp):
+			why = whySkippedWindow
+		}
+		a.putVerdict(c.Tenant, c.JobId, j, &storagev1.RangeVerdict{
+			FromMs: c.PassedFromMs, ToMs: c.PassedToMs, Count: c.PassedCount, Why: why,
+		})
+		j.WatermarkMs = c.PassedToMs
+	}
+	old := j.Horizon
+	j.Horizon = c.Horizon.CloneVT()
+	if j.NextMs == 0 || len(old.GetNextMs()) == 0 {
+		return
+	}
+	due := a.stamp - offsetOf(j)
+	stays, _ := slices.BinarySearch(old.NextMs, due+1)
+	news, _ := slices.BinarySearch(c.Horizon.NextMs, due+1)
+	next := append(old.NextMs[:stays:stays], c.Horizon.NextMs[news:]...)
+	j.Horizon.NextMs = next[:min(len(next), maxHorizon)]
+	if len(next) > maxHorizon {
+		j.Horizon.ToMs, j.Horizon.Ended = next[maxHorizon-1], false
+	}
+}
+
+// appendHorizon lets more follow a horizon. Its zone data counts as the older of the two.
+func appendHorizon(h, more *storagev1.Horizon) {
+	h.NextMs = append(h.NextMs, more.NextMs...)
+	h.Skipped = append(h.Skipped, more.Skipped...)
+	h.ToMs, h.Ended = more.ToMs, more.Ended
+	h.ZoneVersion = min(h.ZoneVersion, more.ZoneVersion)
+}

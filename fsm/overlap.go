@@ -1,0 +1,186 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
+
+const (
+	// maxQueued is how many occurrences of a job wait for an earlier one at most.
+	maxQueued = 100
+	// maxTakenIn is how many live executions an update to a blocking overlap rule takes in at most.
+	maxTakenIn = 100
+	// maxFailures bounds pause_after_failures.
+	maxFailures = 1000
+	maxCatchUpPerMinute = 60_000
+)
+
+// openJob is the job that a command has in hand: what its executions tell it goes there, and the command writes the row.
+type openJob struct {
+	tenant, jobID string
+	j             *storagev1.Job
+}
+
+// blocks says whether a live execution of j's schedule is in the way of the next one.
+func blocks(j *storagev1.Job) bool {
+	return j.Overlap > storagev1.Overlap_OVERLAP_ALLOW && !isOneShot(j)
+}
+
+// overlap decides an occurrence that falls due while an earlier one of its job lives.
+func (a *apply) overlap(tenant, jobID string, j *storagev1.Job, nominal int64) {
+	waits := len(j.QueuedMs)
+	switch {
+	case j.Overlap == storagev1.Overlap_OVERLAP_QUEUE_ONE && waits == 0,
+		j.Overlap == storagev1.Overlap_OVERLAP_QUEUE_ALL && waits < maxQueued:
+		j.QueuedMs = append(j.QueuedMs, nominal)
+	case j.Overlap == storagev1.Overlap_OVERLAP_CANCEL_RUNNING:
+		a.dropQueued(tenant, jobID, j, whySkippedOverlap)
+		j.QueuedMs = append(j.QueuedMs, nominal)
+		a.cancelLive(tenant, jobID, j)
+	default:
+		a.putVerdict(tenant, jobID, j, oneVerdict(nominal, whySkippedOverlap))
+	}
+}
+
+func oneVerdict(nominal int64, why string) *storagev1.RangeVerdict {
+	return &storagev1.RangeVerdict{FromMs: nominal, ToMs: nominal, Count: 1, Why: why}
+}
+
+// dropQueued skips the occurrences that wait for an earlier one.
+func (a *apply) dropQueued(tenant, jobID string, j *storagev1.Job, why string) {
+	for _, nominal := range j.QueuedMs {
+		a.putVerdict(tenant, jobID, j, oneVerdict(nominal, why))
+	}
+	j.QueuedMs = nil
+}
+
+// startQueued starts what waits, once nothing is in its way.
+func (a *apply) startQueued(tenant, jobID string, j *storagev1.Job) {
+	for len(j.QueuedMs) > 0 && !(blocks(j) && len(j.LiveMs) > 0) && !isStopped(j) {
+		nominal := j.QueuedMs[0]
+		j.QueuedMs = j.QueuedMs[1:]
+		a.start(tenant, jobID, j, nominal, false, nil)
+	}
+}
+
+func isStopped(j *storagev1.Job) bool {
+	return j.State == storagev1.JobState_JOB_STATE_PAUSED || j.State == storagev1.JobState_JOB_STATE_DELETED
+}
+
+// cancelLive ends those of j's live executions that wait. One that is ready in another stream than the job's own, or
+// leased, gives way when it is claimed, or its holder next says something: see superseded.
+func (a *apply) cancelLive(tenant, jobID string, j *storagev1.Job) {
+	f := newFinder(a.s, 0)
+	for _, nominal := range slices.Clone(j.LiveMs) {
+		id := Identity{
+			Tenant: tenant, JobID: jobID, Incarnation: j.Incarnation,
+			Kind: storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE, NominalMS: nominal,
+		}
+		e, key := f.retrying(&id)
+		if e == nil {
+			e, key = f.held(&id)
+		}
+		if e == nil {
+			t := j.Template
+			e, key = f.inStream(&id, t.GetQueue(), t.GetPriority(), t.GetFairnessKey())
+		}
+		if e != nil {
+			a.cancel(key, e, "")
+		}
+	}
+}
+
+// superseded says whether e is to give way to a later occurrence of its job.
+func (a *apply) superseded(e *storagev1.Execution) bool {
+	if !e.Blocks {
+		return false
+	}
+	j := a.jobOf(e)
+	return j != nil && j.Overlap == storagev1.Overlap_OVERLAP_CANCEL_RUNNING && len(j.QueuedMs) > 0
+}
+
+// jobOf is the job of e's incarnation, the one in hand if it is; nil when it is deleted.
+func (a *apply) jobOf(e *storagev1.Execution) *storagev1.Job {
+	j := a.open.j
+	if j == nil || a.open.jobID != e.JobId || a.open.tenant != e.Tenant {
+		j = a.job(JobKey(e.Tenant, e.JobId))
+	}
+	if j == nil || j.Incarnation != e.Incarnation || j.State == storagev1.JobState_JOB_STATE_DELETED {
+		return nil
+	}
+	return j
+}
+
+// tell lets e's job know that e has ended: what waited for it starts, and failures in a row are counted.
+func (a *apply) tell(e *storagev1.Execution) {
+	if !e.Tracked {
+		return
+	}
+	j := a.jobOf(e)
+	if j == nil {
+		return
+	}
+	inHand := j == a.open.j
+	if !inHand {
+		a.open = openJob{e.Tenant, e.JobId, j}
+	}
+	j.LiveMs = slices.DeleteFunc(j.LiveMs, func(ms int64) bool { return ms == e.NominalMs })
+	switch e.State {
+	case storagev1.ExecutionState_EXECUTION_STATE_SUCCEEDED:
+		j.Failures = 0
+	case storagev1.ExecutionState_EXECUTION_STATE_DEAD:
+		a.countFailure(e.Tenant, e.JobId, j)
+	default:
+	}
+	a.startQueued(e.Tenant, e.JobId, j)
+	if !inHand {
+		a.open = openJob{}
+		a.s.Set(JobKey(e.Tenant, e.JobId), mustEncode(j.MarshalVT()))
+	}
+}
+
+// countFailure counts a dead letter of j's schedule, and pauses j when there were too many in a row.
+func (a *apply) countFailure(tenant, jobID string, j *storagev1.Job) {
+	j.Failures++
+	if j.PauseAfterFailures == 0 || j.Failures < j.PauseAfterFailures || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
+		return
+	}
+	j.Version++
+	j.UpdatedMs = a.meta.ClockMs
+	j.PauseReason = fmt.Sprintf("paused after %d failures in a row", j.Failures)
+	j.Failures = 0
+	a.pauseJob(tenant, jobID, j, true)
+}
+
+// pauseJob takes a job's timer out of the index; mark has its live executions held when they are next touched.
+func (a *apply) pauseJob(tenant, jobID string, j *storagev1.Job, mark bool) {
+	j.State = storagev1.JobState_JOB_STATE_PAUSED
+	a.disarm(tenant, jobID, j)
+	if mark {
+		name := jobName{tenant, jobID}
+		s := a.m.stops[name]
+		s.paused = true
+		a.setStop(name, s)
+	}
+	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_PAUSED, tenant, jobID, j.Incarnation, j.Version)
+}
+
+// takeIn lets the live executions at keys block the next occurrence: their job has got an overlap rule.
+func (a *apply) takeIn(j *storagev1.Job, keys [][]byte) {
+	for _, key := range keys {
+		_, e := readHint(a.s, key)
+		if e == nil || e.Incarnation != j.Incarnation || e.Kind != storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE || e.Blocks {
+			continue
+		}
+		e.Blocks, e.Tracked = true, true
+		j.LiveMs = append(j.LiveMs, e.NominalMs)
+		if key[0] == KindReady || key[0] == KindLeased {
+			a.s.Set(key, mustEncode(e.MarshalVT()))
+			continue
+		}
+		a.s.Set(key, encodeNamed(e))
+	}
+	slices.Sort(j.LiveMs)
+}

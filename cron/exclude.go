@@ -40,30 +40,33 @@ func compileExclusions(e Exclusions) (*exclusions, error) {
 	}
 	var x exclusions
 	if len(e.Dates) > MaxExcludedDates {
-		return nil, fmt.Errorf("exclude.dates: %d of them; at most %d are allowed", len(e.Dates), MaxExcludedDates)
+		return nil, fieldError("exclude.dates", fmt.Errorf("%d of them; at most %d are allowed", len(e.Dates), MaxExcludedDates))
 	}
 	for i, text := range e.Dates {
 		r, err := parseDates(text)
 		if err != nil {
-			return nil, fmt.Errorf("exclude.dates[%d]: %w", i, err)
+			return nil, elementError("exclude.dates", i, err)
 		}
 		x.ranges = append(x.ranges, r)
 	}
 	x.ranges = merge(x.ranges)
 	if e.Weekdays != "" {
+		if strings.ContainsAny(e.Weekdays, " \t") {
+			return nil, fieldError("exclude.weekdays", fmt.Errorf("%.32q is not one field; allowed are weekdays like SAT,SUN or MON#1", e.Weekdays))
+		}
 		p, err := Parse("* * * * " + e.Weekdays)
 		if err != nil {
-			return nil, fmt.Errorf("exclude.weekdays: %w", err)
+			return nil, fieldError("exclude.weekdays", err)
 		}
 		x.weekdays = p.table
 	}
 	if len(e.Lines) > MaxExcludedLines {
-		return nil, fmt.Errorf("exclude.cron: %d lines; at most %d are allowed", len(e.Lines), MaxExcludedLines)
+		return nil, fieldError("exclude.lines", fmt.Errorf("%d lines; at most %d are allowed", len(e.Lines), MaxExcludedLines))
 	}
 	for i, text := range e.Lines {
 		p, seconds, err := parse(text)
 		if err != nil {
-			return nil, fmt.Errorf("exclude.cron[%d]: %w", i, err)
+			return nil, elementError("exclude.lines", i, err)
 		}
 		if !seconds {
 			p.seconds = 1<<60 - 1

@@ -68,25 +68,42 @@ type Schedule struct {
 	start, end int64
 }
 
-// Compile checks a Spec. Its errors name the field at fault. A schedule that never fires is an error.
+// FieldError says which field of a Spec is at fault, and why.
+type FieldError struct {
+	// Field is one of lines, lines[n], zone, rules, end, exclude.dates, exclude.dates[n], exclude.weekdays, exclude.lines
+	// and exclude.lines[n]. Of a schedule that never fires it is lines.
+	Field string
+	Err   error
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
+func (e *FieldError) Unwrap() error { return e.Err }
+
+func fieldError(field string, err error) error { return &FieldError{field, err} }
+
+func elementError(field string, i int, err error) error {
+	return &FieldError{fmt.Sprintf("%s[%d]", field, i), err}
+}
+
+// Compile checks a Spec. Its errors are *FieldError. A schedule that never fires is an error.
 func Compile(spec Spec) (*Schedule, error) {
 	if len(spec.Lines) == 0 || len(spec.Lines) > MaxLines {
-		return nil, fmt.Errorf("cron: %d lines; allowed are 1 to %d", len(spec.Lines), MaxLines)
+		return nil, fieldError("lines", fmt.Errorf("%d lines; allowed are 1 to %d", len(spec.Lines), MaxLines))
 	}
 	s := &Schedule{rules: spec.Rules, end: endOfYears}
 	for i, text := range spec.Lines {
 		p, err := Parse(text)
 		if err != nil {
-			return nil, fmt.Errorf("cron[%d]: %w", i, err)
+			return nil, elementError("lines", i, err)
 		}
 		s.lines = append(s.lines, p)
 	}
 	var err error
 	if s.zone, err = LoadZone(spec.Zone); err != nil {
-		return nil, err
+		return nil, fieldError("zone", err)
 	}
 	if spec.Rules.Gap > GapSkip || spec.Rules.Repeat > RepeatBoth {
-		return nil, errors.New("rules: unknown gap or repeat")
+		return nil, fieldError("rules", errors.New("unknown gap or repeat"))
 	}
 	if s.exclude, err = compileExclusions(spec.Exclude); err != nil {
 		return nil, err
@@ -102,10 +119,10 @@ func Compile(spec Spec) (*Schedule, error) {
 	// Nothing fires before 1970.
 	s.start = max(s.start, 0)
 	if s.end < s.start {
-		return nil, errors.New("end: it lies before the start")
+		return nil, fieldError("end", errors.New("it lies before the start"))
 	}
 	if err := s.fires(); err != nil {
-		return nil, err
+		return nil, fieldError("lines", err)
 	}
 	return s, nil
 }
@@ -116,23 +133,26 @@ func (s *Schedule) fires() error {
 		return nil
 	}
 	if _, ok := s.next(s.start-1, nil); ok {
-		return errors.New("cron: it never fires: all its times are excluded")
+		return errors.New("it never fires: all its times are excluded")
 	}
 	unbounded := *s
 	unbounded.end = endOfYears
 	if h, ok := unbounded.next(s.start-1, nil); ok {
-		return fmt.Errorf("cron: it never fires between its start and its end: the first time after its start is %s",
+		return fmt.Errorf("it never fires between its start and its end: the first time after its start is %s",
 			time.Unix(h.at, 0).UTC().Format(time.RFC3339))
 	}
 	unbounded.start = 0
 	if _, ok := unbounded.next(-1, nil); ok {
-		return errors.New("cron: it never fires: all its times lie before its start")
+		return errors.New("it never fires: all its times lie before its start")
 	}
-	return fmt.Errorf("cron: it never fires: %s leaves all its times out and the rule for gaps is skip", s.zone.name)
+	return fmt.Errorf("it never fires: %s leaves all its times out and the rule for gaps is skip", s.zone.name)
 }
 
 // Zone is the schedule's zone.
 func (s *Schedule) Zone() *Zone { return s.zone }
+
+// End is an instant after which nothing fires: the Spec's, or one after LastYear.
+func (s *Schedule) End() time.Time { return time.Unix(s.end, 0).UTC() }
 
 // Rule says what the rules did to an occurrence.
 type Rule uint8

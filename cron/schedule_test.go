@@ -1,6 +1,7 @@
 package cron
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -259,7 +260,7 @@ func TestCompileErrors(t *testing.T) {
 	}{
 		{Spec{Zone: "UTC"}, "0 lines"},
 		{Spec{Lines: make([]string, MaxLines+1), Zone: "UTC"}, "1 to 16"},
-		{Spec{Lines: []string{"0 0 * * *", "0 0 31 2 *"}, Zone: "UTC"}, "cron[1]: "},
+		{Spec{Lines: []string{"0 0 * * *", "0 0 31 2 *"}, Zone: "UTC"}, "lines[1]: "},
 		{Spec{Lines: day}, `zone "" is unknown`},
 		{Spec{Lines: day, Zone: "Mars/Olympus"}, "unknown"},
 		{Spec{Lines: day, Zone: "UTC", Rules: Rules{Gap: 7}}, "rules"},
@@ -268,7 +269,8 @@ func TestCompileErrors(t *testing.T) {
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Dates: []string{"1066-10-14"}}}, "years 1970 to 2199"},
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Dates: make([]string, MaxExcludedDates+1)}}, "at most 400"},
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Weekdays: "XYZ"}}, "exclude.weekdays"},
-		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Lines: []string{"* * * *"}}}, "exclude.cron[0]"},
+		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Weekdays: "1 2"}}, "not one field"},
+		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Lines: []string{"* * * *"}}}, "exclude.lines[0]"},
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Lines: make([]string, MaxExcludedLines+1)}}, "at most 4"},
 		{Spec{Lines: day, Zone: "UTC", Exclude: Exclusions{Weekdays: "0-6"}}, "all its times are excluded"},
 		{Spec{Lines: day, Zone: "UTC", Start: instant(t, "2026-01-02T00:00:00Z"), End: instant(t, "2026-01-01T00:00:00Z")}, "before the start"},
@@ -278,6 +280,8 @@ func TestCompileErrors(t *testing.T) {
 	} {
 		if s, err := Compile(c.spec); err == nil || s != nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v; want …%s…", c.spec, err, c.says)
+		} else if at := (*FieldError)(nil); !errors.As(err, &at) {
+			t.Errorf("%+v: %v names no field", c.spec, err)
 		}
 	}
 }

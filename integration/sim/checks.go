@@ -119,17 +119,13 @@ func (k *checks) promise(n *node, shard uint32, p replica.Promise, image *store.
 	if p.Term < k.promised[who] {
 		n.c.fail("R6: replica %d of shard %d speaks at term %d, was at %d", p.From, shard, p.Term, k.promised[who])
 	}
-	if p.Appended {
-		if ok, err := replica.Holds(image, shard, p.Index, 0); err != nil || !ok {
-			n.c.fail("R11: replica %d of shard %d acknowledges entry %d, which is not synced (%v)", p.From, shard, p.Index, err)
+	if p.Appended || p.Voted {
+		if kept, err := p.Kept(image, shard); err != nil || !kept {
+			n.c.fail("R11: replica %d of shard %d sends %+v, which is not synced (%v)", p.From, shard, p, err)
 		}
 	}
 	if !p.Voted {
 		return
-	}
-	if term, vote, err := replica.HardState(image, shard); err != nil || term < p.Term || term == p.Term && vote != p.To {
-		n.c.fail("R11: replica %d of shard %d votes for %d at term %d, synced are %d and %d (%v)",
-			p.From, shard, p.To, p.Term, vote, term, err)
 	}
 	vote := [3]uint64{who[0], who[1], p.Term}
 	if other, ok := k.votes[vote]; ok && other != p.To {

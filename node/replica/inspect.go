@@ -1,8 +1,6 @@
 package replica
 
 import (
-	"bytes"
-
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/store"
 	"go.etcd.io/raft/v3/raftpb"
@@ -93,12 +91,23 @@ func (m PeerMessage) Promise() (p Promise, ok bool) {
 	return Promise{}, false
 }
 
-// HardState reads a replica's term and vote from rows; zeros if no replica stands there.
-func HardState(rows store.Source, shard uint32) (term, vote uint64, err error) {
-	row, ok, err := rows.Get(rowKey(shard, fsm.KindHardState))
-	if err != nil || !ok {
-		return 0, 0, err
+// Kept says whether synced rows of the sender's shard are as an acknowledgement or a vote on its way says.
+//
+// Those of a later term are: what a replica does in one term comes before what it does in a later one, and the disk keeps that
+// order. The entry may be gone by then, as a later leader has overwritten it; and when the appends of both came in one turn, it
+// never was on the disk by itself. Nobody can tell this from an entry that was synced, acknowledged slowly, and overwritten
+// meanwhile.
+func (p Promise) Kept(rows store.Source, shard uint32) (bool, error) {
+	hard, err := loadRow(rows, shard, fsm.KindHardState, decodeHardState)
+	switch {
+	case err != nil || hard.term < p.Term:
+		return false, err
+	case hard.term > p.Term:
+		return true, nil
+	case p.Voted && hard.vote != p.To:
+		return false, nil
+	case p.Appended:
+		return Holds(rows, shard, p.Index, 0)
 	}
-	hard, err := decodeHardState(bytes.Clone(row))
-	return hard.term, hard.vote, err
+	return true, nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -19,6 +20,7 @@ var commands = map[string]func(*script, args) *storagev1.Command{
 	"pause":     buildUpdate,
 	"resume":    buildUpdate,
 	"delete":    buildDelete,
+	"expand":    buildExpand,
 	"trigger":   buildTrigger,
 	"advance":   buildAdvance,
 	"claim":     buildClaim,
@@ -77,11 +79,16 @@ func hashArgs(a args, leave ...string) []byte {
 }
 
 func buildSchedule(a args) *storagev1.Schedule {
+	spread, offset := a.dur("spread", 0), a.dur("offset", 0)
 	switch {
 	case a.has("every"):
-		return &storagev1.Schedule{Every: &storagev1.Every{
+		return &storagev1.Schedule{SpreadMs: spread, OffsetMs: offset, Every: &storagev1.Every{
 			IntervalMs: a.dur("every", 0), AnchorMs: a.instant("anchor"), StartMs: a.instant("start"), EndMs: a.instant("end"),
 			MaxRuns: uint64(a.num("runs", 0)),
+		}}
+	case a.has("cron"):
+		return &storagev1.Schedule{SpreadMs: spread, OffsetMs: offset, Cron: &storagev1.Cron{
+			Lines: []string{a.str("cron", "")}, EndMs: a.instant("end"), MaxRuns: uint64(a.num("runs", 0)),
 		}}
 	case a.has("delay"):
 		return &storagev1.Schedule{DelayMs: a.dur("delay", 0)}
@@ -113,25 +120,93 @@ var catchUps = map[string]storagev1.CatchUp{
 	"none": storagev1.CatchUp_CATCH_UP_NONE, "latest": storagev1.CatchUp_CATCH_UP_LATEST, "all": storagev1.CatchUp_CATCH_UP_ALL,
 }
 
-func buildCreate(_ *script, a args) *storagev1.CreateJob {
-	return &storagev1.CreateJob{
+func buildCreate(sc *script, a args) *storagev1.CreateJob {
+	c := &storagev1.CreateJob{
 		Tenant: a.str("tenant", "t"), JobId: a.str("id", "job"), Hash: hashArgs(a, "key"), Schedule: buildSchedule(a),
 		KeyHash: uint64(len(a.str("key", ""))), CatchUp: catchUps[a.m["catch-up"]], CatchUpWindowMs: a.dur("window", 0), Labels: keyValues(a, "label-"),
-		Template: buildTemplate(a), Paused: a.has("paused"),
+		Template: buildTemplate(a), Paused: a.has("paused"), Overlap: overlaps[a.m["overlap"]],
+		CatchUpPerMinute: uint32(a.num("per-minute", 0)), PauseAfterFailures: uint32(a.num("pause-after", 0)),
 	}
+	if cron := c.Schedule.GetCron(); cron != nil && !a.has("no-horizon") {
+		c.HorizonFromMs = sc.now - minuteMS
+		c.Horizon = horizonOf(sc.t, cron, c.HorizonFromMs, a)
+	}
+	return c
 }
 
-func buildUpdate(_ *script, a args) *storagev1.Command {
+var overlaps = map[string]storagev1.Overlap{
+	"allow": storagev1.Overlap_OVERLAP_ALLOW, "skip": storagev1.Overlap_OVERLAP_SKIP, "queue-one": storagev1.Overlap_OVERLAP_QUEUE_ONE,
+	"queue-all": storagev1.Overlap_OVERLAP_QUEUE_ALL, "cancel": storagev1.Overlap_OVERLAP_CANCEL_RUNNING,
+}
+
+// horizonOf is what the evaluator would say of a script's cron job: its lines are the length of a regular grid. skip names
+// every skip-th as excluded.
+func horizonOf(t *testing.T, c *storagev1.Cron, fromMS int64, a args) *storagev1.Horizon {
+	step := parseDuration(t, c.Lines[0])
+	h := &storagev1.Horizon{ToMs: fromMS, ZoneVersion: a.str("zone", "2025c")}
+	skip := a.dur("skip", 0)
+	for at := fromMS + floorMod(epochMS-fromMS-1, step) + 1; len(h.NextMs) < int(a.num("n", 4)); at += step {
+		switch {
+		case c.EndMs != 0 && at > c.EndMs:
+			h.Ended = true
+			return h
+		case skip != 0 && (at-epochMS)%skip == 0:
+			h.Skipped = append(h.Skipped, &storagev1.RangeVerdict{FromMs: at, ToMs: at, Count: 1, Why: whySkippedExcluded})
+		default:
+			h.NextMs = append(h.NextMs, at)
+		}
+		h.ToMs = at
+	}
+	return h
+}
+
+// buildExpand does as the leader's evaluator: it extends the horizon or, with replace or when the job waits for it, makes a
+// new one behind the watermark; pass=… passes over what was missed up to there.
+func buildExpand(sc *script, a args) *storagev1.Command {
+	tenant, jobID := a.str("tenant", "t"), a.str("id", "job")
+	j := getJob(sc.s, JobKey(tenant, jobID))
+	c := &storagev1.ExpandJob{
+		Tenant: tenant, JobId: jobID, Incarnation: j.GetIncarnation(), Version: uint64(a.num("version", int64(j.GetVersion()))),
+		FromMs: j.GetHorizon().GetToMs(),
+	}
+	if a.has("replace") || j.GetNextMs() == 0 {
+		c.FromMs = j.GetWatermarkMs()
+	}
+	if a.has("from") {
+		c.FromMs = a.instant("from")
+	}
+	schedule := j.GetSchedule().GetCron()
+	if schedule == nil {
+		schedule = &storagev1.Cron{Lines: []string{"1m"}}
+	}
+	from := c.FromMs
+	if a.has("pass") {
+		step := parseDuration(sc.t, schedule.Lines[0])
+		c.PassedFromMs, c.PassedToMs = from-floorMod(from-epochMS, step)+step, a.instant("pass")
+		c.PassedCount = uint64((c.PassedToMs-c.PassedFromMs)/step) + 1
+		from = c.PassedToMs
+	}
+	c.Horizon = horizonOf(sc.t, schedule, from, a)
+	return &storagev1.Command{Expand: &storagev1.Expand{Items: []*storagev1.ExpandJob{c}}}
+}
+
+func buildUpdate(sc *script, a args) *storagev1.Command {
 	u := &storagev1.UpdateJob{
 		Tenant: a.str("tenant", "t"), JobId: a.str("id", "job"), IdempotencyKey: a.str("key", ""),
 		Hash: hashArgs(a, "key", "version"), ExpectedVersion: uint64(a.num("version", 0)),
 		Schedule: buildSchedule(a), CatchUp: catchUps[a.m["catch-up"]], CatchUpWindowMs: a.dur("window", 0),
-		Labels: keyValues(a, "label-"), PauseReason: a.str("reason", ""),
+		Labels: keyValues(a, "label-"), PauseReason: a.str("reason", ""), Overlap: overlaps[a.m["overlap"]],
+		CatchUpPerMinute: uint32(a.num("per-minute", 0)), PauseAfterFailures: uint32(a.num("pause-after", 0)),
+	}
+	if cron := u.Schedule.GetCron(); cron != nil && !a.has("no-horizon") {
+		u.HorizonFromMs = sc.now - minuteMS
+		u.Horizon = horizonOf(sc.t, cron, u.HorizonFromMs, a)
 	}
 	fields := map[string]string{
 		"at": "schedule", "every": "schedule", "delay": "schedule", "catch-up": "catch_up", "window": "catch_up_window",
 		"queue": "queue", "priority": "priority", "payload": "payload", "big-payload": "payload", "attempts": "retry",
 		"lease": "lease", "deadline": "start_deadline", "retention": "retention", "reason": "pause_reason", "fairness": "fairness_key",
+		"cron": "schedule", "overlap": "overlap", "per-minute": "catch_up_per_minute", "pause-after": "pause_after_failures",
 	}
 	for k := range a.m {
 		field := fields[k]
@@ -362,7 +437,27 @@ func showJob(sc *script, out *strings.Builder, a args) {
 	if v.Execution != nil {
 		fmt.Fprintf(out, ", execution %s", state(v.Execution.State))
 	}
+	if v.Job.TimerMs != 0 {
+		fmt.Fprintf(out, ", timer %s", show(v.Job.TimerMs))
+	}
+	if h := v.Job.Horizon; h != nil {
+		fmt.Fprintf(out, ", horizon%s to %s", shows(h.NextMs), show(h.ToMs))
+	}
+	if len(v.Job.LiveMs)+len(v.Job.QueuedMs) > 0 {
+		fmt.Fprintf(out, ", live%s, queued%s", shows(v.Job.LiveMs), shows(v.Job.QueuedMs))
+	}
+	if v.Job.PauseReason != "" {
+		fmt.Fprintf(out, ", %q", v.Job.PauseReason)
+	}
 	out.WriteByte('\n')
+}
+
+func shows(all []int64) string {
+	out := ""
+	for _, ms := range all {
+		out += " " + show(ms)
+	}
+	return out
 }
 
 func showExecution(sc *script, out *strings.Builder, e *storagev1.Execution) {

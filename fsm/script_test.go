@@ -269,6 +269,8 @@ func (sc *script) showResult(out *strings.Builder, a args, r *Result) {
 			fmt.Fprintf(out, " %s", showID(r.ExecutionID))
 		case "heartbeat":
 			fmt.Fprintf(out, " until %s", show(item.DeadlineMS))
+		case "expand":
+			out.WriteString(" ok")
 		default:
 			fmt.Fprintf(out, " %s", state(item.State))
 		}
@@ -286,6 +288,9 @@ func (sc *script) showResult(out *strings.Builder, a args, r *Result) {
 			out.WriteString(", more due")
 		}
 		out.WriteByte('\n')
+	}
+	for _, ref := range sc.fx.Expand {
+		fmt.Fprintf(out, "wants a horizon: %s\n", ref.JobID)
 	}
 	for _, e := range r.Leases {
 		fmt.Fprintf(out, "lease %d: %s to %s, attempt %d, until %s\n", e.Fencing, showID(ExecutionID(e)), e.Worker, e.Attempt, show(e.DeadlineMs))

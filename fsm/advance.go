@@ -23,6 +23,8 @@ func (a *apply) advance(c *storagev1.Advance) Result {
 	}
 	end := timerStart(a.stamp + 1)
 	due := a.dueTimers(end, limit+1)
+	a.dropped = map[string]bool{}
+	defer func() { a.dropped = nil }()
 	// As if all of it were popped: what is put back, or stays, lowers the mark again.
 	if bytes.Compare(a.m.timersFrom, end) < 0 {
 		a.m.timersFrom, a.meta.LowWaterMs = end, a.stamp+1
@@ -30,7 +32,9 @@ func (a *apply) advance(c *storagev1.Advance) Result {
 	d := newMatcher(c.Demand)
 	fired := 0
 	for fired < min(limit, len(due)) && a.work < MaxBatch {
-		a.fire(&due[fired], d)
+		if t := &due[fired]; !a.dropped[string(t.key)] {
+			a.fire(t, d)
+		}
 		fired++
 	}
 	if fired < len(due) {

@@ -77,7 +77,8 @@ const maxCheckIdentities = 1 << 20
 // about twice and looks others up, on any consistent Reader, whose own errors the caller asks for afterwards. It keeps in
 // memory: what a Machine keeps (settings, markers); 24 bytes for each claim whose lease-end timer stands; 8 for each
 // replaced payload, and each purged one-shot, that housekeeping is to look at; the name of each marked job that it is to
-// look at, of each job whose held executions a task releases, and of each job that is gone and has left a payload; and
+// look at, of each job whose held executions a task releases, of each job with an overlap rule of which something lives, and of each
+// job that is gone and has left a payload; and
 // 8 MiB of identities at most.
 func Check(r Reader, report func(Violation)) {
 	defer func() {
@@ -109,6 +110,8 @@ type checker struct {
 	// replaced are hashes of payloads that housekeeping looks at, purged of one-shots without an execution that it does.
 	replaced map[uint64]struct{}
 	purged   map[uint64]struct{}
+	// blocking counts the executions found that are in the way of the next one of their job.
+	blocking map[jobName]int
 	// stray are payloads whose job is not there, one for each.
 	stray map[jobName][]byte
 
@@ -130,7 +133,7 @@ func newChecker(r Reader, report func(Violation)) *checker {
 	return &checker{
 		r: r, sink: report, meta: &storagev1.Meta{Level: 1}, gone: map[string]bool{}, stops: map[jobName]stop{},
 		swept: map[jobName]bool{}, resuming: map[jobName]bool{}, replaced: map[uint64]struct{}{},
-		purged: map[uint64]struct{}{}, stray: map[jobName][]byte{}, maxIDs: maxCheckIdentities,
+		purged: map[uint64]struct{}{}, stray: map[jobName][]byte{}, blocking: map[jobName]int{}, maxIDs: maxCheckIdentities,
 	}
 }
 

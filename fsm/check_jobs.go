@@ -112,7 +112,10 @@ func (c *checker) recurringRow(key []byte, tenant, jobID string, j *storagev1.Jo
 		c.fail(RuleOccurrence, key, "its next occurrence %d is not the first of its schedule after the watermark %d", j.NextMs, j.WatermarkMs)
 	}
 	if h := j.Horizon; h != nil && validHorizon(h, j.WatermarkMs) != nil {
-		c.fail(RuleRow, key, "its horizon is not what follows the watermark %d", j.WatermarkMs)
+		c.fail(RuleRow, key, "its horizon %v is not what follows the watermark %d", h, j.WatermarkMs)
+	}
+	if n := c.blocking[jobName{tenant, jobID}]; n != len(j.LiveMs) && j.State != storagev1.JobState_JOB_STATE_DELETED {
+		c.fail(RuleOccurrence, key, "%d of its executions are in the way of the next one, it knows of %d", n, len(j.LiveMs))
 	}
 	for _, ms := range j.QueuedMs {
 		if ms > j.WatermarkMs || len(j.LiveMs) == 0 && isActive {

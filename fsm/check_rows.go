@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"slices"
 	"sort"
 
 	"github.com/cespare/xxhash/v2"
@@ -363,6 +364,12 @@ func (c *checker) live(key []byte, e *storagev1.Execution) {
 	j := c.job(e.Tenant, e.JobId)
 	if (j == nil || j.Incarnation != e.Incarnation) && !c.stopped(e.Tenant, e.JobId, e.Incarnation) {
 		c.fail(RuleJob, key, "the job of %s is not there", ExecutionID(e))
+	}
+	if e.Blocks && j != nil && j.Incarnation == e.Incarnation && j.State != storagev1.JobState_JOB_STATE_DELETED {
+		c.blocking[jobName{e.Tenant, e.JobId}]++
+		if !slices.Contains(j.LiveMs, e.NominalMs) {
+			c.fail(RuleOccurrence, key, "its job does not know that it is in the way of the next one")
+		}
 	}
 	c.payloadOf(key, e)
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -72,7 +74,9 @@ func (r *recorder) tenant() string { return []string{"t", "t-1"}[r.rng.IntN(2)] 
 
 func (r *recorder) command() *storagev1.Command {
 	r.n++
-	switch r.rng.IntN(14) {
+	switch r.rng.IntN(15) {
+	case 14:
+		return r.expand()
 	case 0, 1:
 		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{r.create(), r.create()}}}
 	case 2, 3, 4:
@@ -123,12 +127,86 @@ func (r *recorder) create() *storagev1.CreateJob {
 			Retry:           &storagev1.RetryPolicy{MaxAttempts: uint32(r.rng.IntN(4)), FirstDelayMs: 2000, FactorThousandths: 1500, JitterThousandths: 300},
 		},
 	}
-	if r.rng.IntN(3) == 0 {
+	switch r.rng.IntN(5) {
+	case 0:
 		c.Schedule = &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: 10_000 * (1 + r.rng.Int64N(5)), MaxRuns: uint64(r.rng.IntN(20))}}
-	} else {
+		r.recurring(c)
+	case 1:
+		c.Schedule = r.cron()
+		if r.rng.IntN(4) > 0 {
+			c.HorizonFromMs = r.now - minuteMS
+			c.Horizon = r.horizon(c.Schedule.Cron, c.HorizonFromMs)
+		}
+		r.recurring(c)
+	default:
 		c.Schedule = &storagev1.Schedule{DelayMs: r.rng.Int64N(60_000)}
 	}
 	return c
+}
+
+// recurring draws what only recurring jobs have.
+func (r *recorder) recurring(c *storagev1.CreateJob) {
+	c.Overlap = storagev1.Overlap(r.rng.IntN(6))
+	c.CatchUpPerMinute = []uint32{0, 1, 60, 600}[r.rng.IntN(4)]
+	c.PauseAfterFailures = uint32(r.rng.IntN(3))
+	c.CatchUpWindowMs = []int64{0, 5 * minuteMS}[r.rng.IntN(2)]
+	if c.Schedule.SpreadMs = []int64{0, 0, 30_000}[r.rng.IntN(3)]; c.Schedule.SpreadMs > 0 {
+		c.Schedule.OffsetMs = r.rng.Int64N(c.Schedule.SpreadMs)
+	}
+}
+
+// cron draws a calendar schedule: a grid, whose step stands where its lines do.
+func (r *recorder) cron() *storagev1.Schedule {
+	step := 10_000 * (1 + r.rng.Int64N(5))
+	return &storagev1.Schedule{Cron: &storagev1.Cron{Lines: []string{fmt.Sprint(step)}, MaxRuns: uint64(r.rng.IntN(20))}}
+}
+
+// horizon is what an evaluator would say of such a schedule; every seventh instant of it is excluded.
+func (r *recorder) horizon(c *storagev1.Cron, fromMS int64) *storagev1.Horizon {
+	step, err := strconv.ParseInt(c.Lines[0], 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	h := &storagev1.Horizon{ToMs: fromMS, ZoneVersion: []string{"2025c", "2026a"}[r.rng.IntN(2)]}
+	for n := 1 + r.rng.IntN(12); len(h.NextMs) < n; {
+		h.ToMs += step - floorMod(h.ToMs-epochMS, step)
+		if (h.ToMs-epochMS)/step%7 == 0 {
+			h.Skipped = append(h.Skipped, &storagev1.RangeVerdict{FromMs: h.ToMs, ToMs: h.ToMs, Count: 1, Why: whySkippedExcluded})
+			continue
+		}
+		h.NextMs = append(h.NextMs, h.ToMs)
+	}
+	return h
+}
+
+// expand answers jobs that wait for their horizon, and others, as an evaluator would: sometimes too late, sometimes anew.
+func (r *recorder) expand() *storagev1.Command {
+	x := &storagev1.Expand{}
+	r.s.Scan([]byte{KindJob}, []byte{KindJob + 1}, func(key, value []byte) bool {
+		tenant, jobID, _ := parseJobKey(key, KindJob)
+		j := &storagev1.Job{}
+		mustDecode(key, value, j.UnmarshalVT)
+		if j.Schedule.GetCron() == nil || r.rng.IntN(2) == 0 && j.NextMs != 0 {
+			return true
+		}
+		c := &storagev1.ExpandJob{
+			Tenant: tenant, JobId: jobID, Incarnation: j.Incarnation, Version: j.Version - r.rng.Uint64N(10)/9, FromMs: j.Horizon.GetToMs(),
+		}
+		if j.NextMs == 0 || r.rng.IntN(3) == 0 {
+			c.FromMs = j.WatermarkMs
+		}
+		c.Horizon = r.horizon(j.Schedule.Cron, c.FromMs)
+		if next := c.Horizon.NextMs; len(next) > 1 && c.FromMs == j.WatermarkMs && r.rng.IntN(2) == 0 {
+			// Refused unless they were missed and the rule allows it.
+			pass := 1 + r.rng.IntN(len(next)-1)
+			c.PassedFromMs, c.PassedToMs, c.PassedCount = next[0], next[pass-1], uint64(pass)
+			c.Horizon.NextMs = next[pass:]
+			c.Horizon.Skipped = slices.DeleteFunc(c.Horizon.Skipped, func(v *storagev1.RangeVerdict) bool { return v.ToMs <= c.PassedToMs })
+		}
+		x.Items = append(x.Items, c)
+		return len(x.Items) < 8
+	})
+	return &storagev1.Command{Expand: x}
 }
 
 func (r *recorder) complete() *storagev1.Command {
@@ -153,7 +231,13 @@ func (r *recorder) update() *storagev1.Command {
 	u := &storagev1.UpdateJob{
 		Tenant: r.tenant(), JobId: r.job(), IdempotencyKey: []string{"", fmt.Sprint("k", r.rng.IntN(9))}[r.rng.IntN(2)], Hash: []byte{byte(r.rng.IntN(3))},
 	}
-	switch r.rng.IntN(4) {
+	switch r.rng.IntN(6) {
+	case 4:
+		u.Fields, u.Overlap = []string{"overlap"}, storagev1.Overlap(r.rng.IntN(6))
+	case 5:
+		u.Fields, u.Schedule = []string{"schedule"}, r.cron()
+		u.HorizonFromMs = r.now - minuteMS
+		u.Horizon = r.horizon(u.Schedule.Cron, u.HorizonFromMs)
 	case 0:
 		u.Fields, u.State = []string{"state"}, storagev1.JobState_JOB_STATE_PAUSED
 	case 1:

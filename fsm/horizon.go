@@ -151,14 +151,18 @@ func (a *apply) replaceHorizon(c *storagev1.ExpandJob, j *storagev1.Job) {
 	if j.NextMs == 0 || len(old.GetNextMs()) == 0 {
 		return
 	}
-	due := a.stamp - offsetOf(j)
-	stays, _ := slices.BinarySearch(old.NextMs, due+1)
-	news, _ := slices.BinarySearch(c.Horizon.NextMs, due+1)
+	settled := min(a.stamp-offsetOf(j), old.ToMs)
+	stays, _ := slices.BinarySearch(old.NextMs, settled+1)
+	news, _ := slices.BinarySearch(c.Horizon.NextMs, settled+1)
 	next := append(old.NextMs[:stays:stays], c.Horizon.NextMs[news:]...)
-	j.Horizon.NextMs = next[:min(len(next), maxHorizon)]
 	if len(next) > maxHorizon {
+		next = next[:maxHorizon]
 		j.Horizon.ToMs, j.Horizon.Ended = next[maxHorizon-1], false
 	}
+	if n := len(next); n > 0 {
+		j.Horizon.ToMs = max(j.Horizon.ToMs, next[n-1])
+	}
+	j.Horizon.NextMs = next
 }
 
 // appendHorizon lets more follow a horizon. Its zone data counts as the older of the two.

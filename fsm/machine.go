@@ -98,6 +98,8 @@ type apply struct {
 	command *storagev1.Command
 	// open is the job that the command has in hand, if it has one whose executions may end meanwhile.
 	open openJob
+	// dropped are timers that an advance took out of the index otherwise than by firing them: it has read them already.
+	dropped map[string]bool
 	// leases granted by the command; work counts the executions it dealt with.
 	leases []*storagev1.Execution
 	work   int

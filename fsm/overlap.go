@@ -13,7 +13,7 @@ const (
 	// maxTakenIn is how many live executions an update to a blocking overlap rule takes in at most.
 	maxTakenIn = 100
 	// maxFailures bounds pause_after_failures.
-	maxFailures = 1000
+	maxFailures         = 1000
 	maxCatchUpPerMinute = 60_000
 )
 

@@ -199,11 +199,19 @@ func (a *apply) arm(tenant, jobID string, j *storagev1.Job, next, notBefore int6
 func (a *apply) disarm(tenant, jobID string, j *storagev1.Job) {
 	switch {
 	case j.NextMs != 0:
-		a.s.Delete(timerJobKey(timerAt(j), TimerRecurring, tenant, jobID))
+		a.dropTimer(timerJobKey(timerAt(j), TimerRecurring, tenant, jobID))
 	case j.TimerMs != 0:
-		a.s.Delete(timerJobKey(j.TimerMs, TimerExpand, tenant, jobID))
+		a.dropTimer(timerJobKey(j.TimerMs, TimerExpand, tenant, jobID))
 	}
 	j.NextMs, j.TimerMs = 0, 0
+}
+
+// dropTimer removes a timer that has not fired.
+func (a *apply) dropTimer(key []byte) {
+	a.s.Delete(key)
+	if a.dropped != nil {
+		a.dropped[string(key)] = true
+	}
 }
 
 // rearm lets j's next nominal instant stand in the index, not before an instant, or its wait for a horizon, or exhausts the

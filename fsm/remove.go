@@ -135,6 +135,7 @@ func (a *apply) cancel(key []byte, e *storagev1.Execution, reason string) storag
 			a.dropWaiting(key)
 		} else {
 			a.dropRetrying(key, &id)
+			a.dropTimer(key)
 		}
 	default:
 		return e.State

@@ -3,6 +3,7 @@ package fsm
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -128,13 +129,31 @@ var plantings = []planting{
 	{"a one-shot at another time", RuleTimer, timerMoved(TimerOneShot)},
 	{"a recurring job without its timer", RuleTimer, without(KindTimer, timerOf(TimerRecurring))},
 	{"a recurring job at another time", RuleTimer, timerMoved(TimerRecurring)},
+	{"a cron job without its wait for a horizon", RuleTimer, without(KindTimer, timerOf(TimerExpand))},
+	{"a cron job's wait at another time", RuleTimer, timerMoved(TimerExpand)},
+	{"an execution in the way that its job does not know of", RuleOccurrence, changed(KindJob, func(j *storagev1.Job) bool {
+		known := len(j.LiveMs) > 0
+		j.LiveMs = nil
+		return known
+	})},
+	{"an execution in the way that is not there", RuleOccurrence, changed(KindJob, func(j *storagev1.Job) bool {
+		j.LiveMs = append(j.LiveMs, 1)
+		return j.State == storagev1.JobState_JOB_STATE_ACTIVE && j.Horizon != nil
+	})},
+	{"a horizon out of order", RuleRow, changed(KindJob, func(j *storagev1.Job) bool {
+		next := j.Horizon.GetNextMs()
+		slices.Reverse(next)
+		return len(next) > 1
+	})},
 	{"a retry without its timer", RuleTimer, without(KindTimer, timerOf(TimerRetry))},
 	{"a retry at another time", RuleTimer, timerMoved(TimerRetry)},
 	{"a retry that is not indexed", RuleTimer, without(KindRetrying, anyRow)},
 	{"a start deadline without its timer", RuleTimer, func(s *memState) bool {
 		return firstRow(s, KindTimer, func(key, value []byte) bool {
-			_, stands := s.Get(value)
-			if t, _ := parseTimerKey(key); t.kind != TimerStartDeadline || !stands {
+			if t, _ := parseTimerKey(key); t.kind != TimerStartDeadline {
+				return false
+			}
+			if _, stands := s.Get(value); !stands {
 				return false
 			}
 			s.Delete(key)
@@ -264,7 +283,7 @@ func leaseTimer(put func(s *memState, t timerKey, value []byte)) func(*memState)
 
 // TestCheckFindsWhatIsPlanted: each kind of violation is found under its rule, in what a random log leaves behind.
 func TestCheckFindsWhatIsPlanted(t *testing.T) {
-	states := make([]*memState, 12)
+	states := make([]*memState, 40)
 	for i := range states {
 		states[i] = recordLog(uint64(i)+1, 150).s
 		checkInvariants(t, states[i])

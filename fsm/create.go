@@ -105,6 +105,7 @@ func (a *apply) placeNewJob(j *storagev1.Job, c *storagev1.CreateJob) *Refusal {
 	j.Overlap, j.CatchUpPerMinute, j.PauseAfterFailures = c.Overlap, c.CatchUpPerMinute, c.PauseAfterFailures
 	if j.Schedule.Cron != nil {
 		j.Horizon = usableHorizon(c.Horizon, c.HorizonFromMs, a.stamp)
+		a.noteZone(j.Horizon)
 	}
 	first, ok := firstOf(j, a.stamp)
 	switch {

@@ -80,6 +80,8 @@ func (a *apply) expandJob(c *storagev1.ExpandJob) *Refusal {
 	switch h := j.Horizon; {
 	case j.State == storagev1.JobState_JOB_STATE_EXHAUSTED:
 		return refuse(FailedPrecondition, "the job is exhausted")
+	case replaces && len(h.GetNextMs()) > 0 && c.Horizon.ZoneVersion < h.ZoneVersion && c.PassedToMs < h.ToMs:
+		return refuse(FailedPrecondition, "the job's horizon was computed with newer zone data: %s", h.ZoneVersion)
 	case !replaces && (c.FromMs != h.GetToMs() || h.GetEnded()):
 		return refuse(Aborted, "the job's watermark is %d and its horizon ends at %d", j.WatermarkMs, h.GetToMs())
 	case !replaces && (len(h.NextMs)+len(c.Horizon.NextMs) > maxHorizon || len(h.Skipped)+len(c.Horizon.Skipped) > maxHorizon):
@@ -94,6 +96,7 @@ func (a *apply) expandJob(c *storagev1.ExpandJob) *Refusal {
 	} else {
 		appendHorizon(j.Horizon, c.Horizon.CloneVT())
 	}
+	a.noteZone(j.Horizon)
 	if awaits := j.NextMs == 0 && j.TimerMs != 0; awaits || replaces && j.NextMs != 0 {
 		notBefore := j.TimerMs
 		if awaits || j.TimerMs == j.NextMs+offsetOf(j) {
@@ -112,11 +115,11 @@ func (a *apply) mayPass(c *storagev1.ExpandJob, j *storagev1.Job, replaces bool)
 	if c.PassedCount == 0 {
 		return nil
 	}
-	missedTo := a.missedTo(j)
-	rule := missedRule(j)
+	missedTo := missedTo(j, a.stamp)
+	rule := catchUpOf(j)
 	next := c.Horizon.NextMs
 	switch {
-	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.Parked:
+	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE:
 		return refuse(Aborted, "only instants right after the watermark of an active job can be passed over")
 	case c.PassedFromMs <= c.FromMs || c.PassedToMs < c.PassedFromMs:
 		return refuseField("passed", "out of order")
@@ -136,7 +139,7 @@ func (a *apply) replaceHorizon(c *storagev1.ExpandJob, j *storagev1.Job) {
 	if c.PassedCount > 0 {
 		why := whyCoalesced
 		switch {
-		case missedRule(j) == storagev1.CatchUp_CATCH_UP_NONE:
+		case catchUpOf(j) == storagev1.CatchUp_CATCH_UP_NONE:
 			why = missedWhy(j, c.PassedFromMs)
 		case c.PassedToMs < windowStart(j, a.stamp):
 			why = whySkippedWindow
@@ -145,28 +148,39 @@ func (a *apply) replaceHorizon(c *storagev1.ExpandJob, j *storagev1.Job) {
 			FromMs: c.PassedFromMs, ToMs: c.PassedToMs, Count: c.PassedCount, Why: why,
 		})
 		j.WatermarkMs = c.PassedToMs
+		a.passHorizon(c.Tenant, c.JobId, j)
 	}
 	old := j.Horizon
 	j.Horizon = c.Horizon.CloneVT()
-	if j.NextMs == 0 || len(old.GetNextMs()) == 0 {
+	if j.NextMs != 0 {
+		keepDue(old, j.Horizon, a.stamp-offsetOf(j))
+	}
+	a.noteZoneChange(j, old)
+}
+
+// keepDue lets what an old horizon says up to dueMS stand in the one that replaces it.
+func keepDue(old, h *storagev1.Horizon, dueMS int64) {
+	if len(old.GetNextMs()) == 0 {
 		return
 	}
-	settled := min(a.stamp-offsetOf(j), old.ToMs)
-	stays, _ := slices.BinarySearch(old.NextMs, settled+1)
-	news, _ := slices.BinarySearch(c.Horizon.NextMs, settled+1)
-	next := append(old.NextMs[:stays:stays], c.Horizon.NextMs[news:]...)
+	settled := min(dueMS, old.ToMs)
+	stays, news := indexAfter(old, settled), indexAfter(h, settled)
+	next := append(old.NextMs[:stays:stays], h.NextMs[news:]...)
 	if len(next) > maxHorizon {
 		next = next[:maxHorizon]
-		j.Horizon.ToMs, j.Horizon.Ended = next[maxHorizon-1], false
+		h.ToMs, h.Ended = next[maxHorizon-1], false
 	}
 	if n := len(next); n > 0 {
-		j.Horizon.ToMs = max(j.Horizon.ToMs, next[n-1])
+		h.ToMs = max(h.ToMs, next[n-1])
 	}
-	j.Horizon.NextMs = next
+	h.NextMs = next
 }
 
 // appendHorizon lets more follow a horizon. Its zone data counts as the older of the two.
 func appendHorizon(h, more *storagev1.Horizon) {
+	if !says(h) {
+		h.ZoneVersion = more.ZoneVersion
+	}
 	h.NextMs = append(h.NextMs, more.NextMs...)
 	h.Skipped = append(h.Skipped, more.Skipped...)
 	h.ToMs, h.Ended = more.ToMs, more.Ended

@@ -62,7 +62,9 @@ func (f *JobFilter) mayMatch(j *storagev1.Job) bool {
 		return false
 	}
 	for _, want := range f.Labels {
-		if !hasLabel(j.Labels, want.Key, want.Value, want.AnyValue) {
+		if !slices.ContainsFunc(j.Labels, func(l *storagev1.KeyValue) bool {
+			return l.Key == want.Key && (want.AnyValue || l.Value == want.Value)
+		}) {
 			return false
 		}
 	}

@@ -14,9 +14,6 @@ type Machine struct {
 	stops   map[jobName]stop
 	queues  map[string]*storagev1.QueueSettings
 	tenants map[string]*storagev1.TenantSettings
-	rules   map[string]*storagev1.PauseRule
-	// holding are the rules that pause something.
-	holding []*storagev1.PauseRule
 
 	// Positions in the timer and expiry indexes below which no live row stands: scans start there and not among the
 	// tombstones of what was popped. Only meta.low_water_ms of them is state, so that they never change a result.
@@ -37,7 +34,7 @@ func Open(shard uint32, r Reader) *Machine {
 	m := &Machine{
 		shard: shard, meta: &storagev1.Meta{Level: 1}, stops: map[jobName]stop{},
 		queues: map[string]*storagev1.QueueSettings{}, tenants: map[string]*storagev1.TenantSettings{},
-		rules: map[string]*storagev1.PauseRule{}, expiryFrom: []byte{KindExpiry},
+		expiryFrom: []byte{KindExpiry},
 	}
 	if value, ok := r.Get(MetaKey()); ok {
 		mustDecode(MetaKey(), value, m.meta.UnmarshalVT)
@@ -163,8 +160,6 @@ func (a *apply) run(c *storagev1.Command) Result {
 		return a.putQueue(c.PutQueue)
 	case c.PutTenant != nil:
 		return a.putTenant(c.PutTenant)
-	case c.PutPauseRule != nil:
-		return a.putPauseRule(c.PutPauseRule)
 	case c.Housekeep != nil:
 		return a.housekeep(c.Housekeep)
 	case c.RaiseLevel != nil:
@@ -173,6 +168,8 @@ func (a *apply) run(c *storagev1.Command) Result {
 		return a.verify(c.Verify)
 	case c.Expand != nil:
 		return a.expand(c.Expand)
+	case c.SetZoneVersion != nil:
+		return a.setZoneVersion(c.SetZoneVersion)
 	case c.LeaderStart != nil:
 		return Result{Refusal: refuse(InvalidArgument, "a leadership starts with its entry's first command")}
 	default:

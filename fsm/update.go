@@ -94,7 +94,7 @@ func isTemplateField(field string) bool {
 func isJobField(field string) bool {
 	switch field {
 	case "schedule", "catch_up", "catch_up_window", "catch_up_per_minute", "overlap", "pause_after_failures", "labels", "state",
-		"pause_reason", "pause":
+		"pause_reason":
 		return true
 	default:
 		return false
@@ -120,9 +120,6 @@ func validUpdate(c *storagev1.UpdateJob) *Refusal {
 	}
 	if len(c.PauseReason) > maxErrorBytes {
 		return refuseField("pause_reason", "more than %d bytes", maxErrorBytes)
-	}
-	if r := validPause(c.Pause); r != nil {
-		return r
 	}
 	if !isDuration(c.CatchUpWindowMs) {
 		return refuseField("catch_up_window", "out of range")
@@ -258,11 +255,7 @@ func (u *update) run() {
 	case resume:
 		u.resume()
 	default:
-		if wasPaused && u.has("pause") {
-			u.setPause()
-		}
 		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_UPDATED, c.Tenant, c.JobId, j.Incarnation, j.Version)
-		u.release()
 	}
 }
 
@@ -273,13 +266,8 @@ func (u *update) closeOldSchedule() {
 	if u.schedule == nil || isOneShot(j) {
 		return
 	}
-	paused := j.State == storagev1.JobState_JOB_STATE_PAUSED || j.Parked
+	paused := j.State == storagev1.JobState_JOB_STATE_PAUSED
 	if !paused && j.NextMs != 0 && j.NextMs <= u.stamp {
-		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
-	}
-	if !paused && j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
-		// What a pause had held up is decided: the rest goes by the job's own rule.
-		j.HeldRule = storagev1.CatchUp_CATCH_UP_UNSPECIFIED
 		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
 	}
 	u.passHorizon(u.c.Tenant, u.c.JobId, j)
@@ -379,7 +367,8 @@ func (u *update) reschedule(paused bool, oldQueue string) {
 func (u *update) moveRecurring(paused bool) {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
 	u.disarm(tenant, jobID, j)
-	j.Horizon = u.horizon
+	j.Horizon, j.ZoneChange = u.horizon, nil
+	u.noteZone(j.Horizon)
 	if next, ok := firstOf(j, u.stamp); ok {
 		// Not beyond now: the next change may want an earlier instant than this one's first.
 		j.WatermarkMs = max(j.WatermarkMs, min(next-1, u.stamp))

@@ -21,6 +21,8 @@ const (
 	// diskFreeBytes and diskFreePart: less free space than either is an alarm. A full disk ends the process.
 	diskFreeBytes = 1 << 30
 	diskFreePart  = 0.05
+	// expanderAlarm is for how long a cron job must wait for its next instants.
+	expanderAlarm = 30 * time.Second
 	// maxNamed bounds the shards that a message names.
 	maxNamed = 10
 )
@@ -30,6 +32,7 @@ func (n *Node) watchAlarms(ctx context.Context) error {
 	var lag lagWatch
 	for pause(ctx, alarmsEvery) == nil {
 		n.watchDisk()
+		n.watchExpander()
 		if n.inner == nil {
 			continue
 		}
@@ -55,6 +58,13 @@ func (n *Node) watchDisk() {
 		return
 	}
 	n.alarms.set("disk", diskNearlyFull(free, total), fmt.Sprintf("%d MiB of %d MiB are free where %s is", free>>20, total>>20, n.cfg.DataDir))
+}
+
+// watchExpander looks whether cron jobs that have used up what they know of their instants are kept waiting, and fire late.
+func (n *Node) watchExpander() {
+	s := n.expander.Stats()
+	n.alarms.set("expander", s.Oldest >= expanderAlarm,
+		fmt.Sprintf("%d cron jobs wait for their next instants, the first for %v", s.Waiting, s.Oldest.Round(time.Second)))
 }
 
 // diskNearlyFull says whether so many free bytes of all are too few. Where nothing is known, total is 0.

@@ -5,14 +5,18 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
+	"github.com/carillon-scheduler/carillon/cron"
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/node/clock"
 	"github.com/carillon-scheduler/carillon/node/control"
 	"github.com/carillon-scheduler/carillon/node/dispatch"
+	"github.com/carillon-scheduler/carillon/node/expand"
 	"github.com/carillon-scheduler/carillon/node/replica"
 	"github.com/carillon-scheduler/carillon/node/route"
 	"github.com/carillon-scheduler/carillon/rpc"
+	"github.com/carillon-scheduler/carillon/schedule"
 	"github.com/carillon-scheduler/carillon/store"
 	"golang.org/x/sync/errgroup"
 )
@@ -22,6 +26,9 @@ const (
 	// its memtable is flushed. What a peer lacks is kept up to memberLogBytes.
 	loneLogBytes   = 16 << 20
 	memberLogBytes = 256 << 20
+	// expandPace is the least time between two expansions of cron jobs in a shard: under load they grow rather than become
+	// many.
+	expandPace = 20 * time.Millisecond
 	// exitStoreFailed is the process's exit code when the store can no longer be trusted.
 	exitStoreFailed = 70
 )
@@ -110,6 +117,10 @@ func (n *Node) assemble() error {
 	if n.dispatcher, err = dispatch.New(dispatching, dispatchHost{n}); err != nil {
 		return err
 	}
+	n.expander = expand.New(expand.Config{
+		Evaluator: expand.Evaluator{ZoneVersion: cron.ZoneVersion(), Horizon: schedule.Horizon, Pass: schedule.Pass},
+		Pace:      expandPace, Logger: n.logger,
+	}, expandHost{n})
 	hosting := replica.HostConfig{
 		Config: replica.Config{
 			Store:       n.dir.Ident().StoreUUID,

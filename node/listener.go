@@ -3,8 +3,11 @@ package node
 import (
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/node/dispatch"
+	"github.com/carillon-scheduler/carillon/node/expand"
 	"github.com/carillon-scheduler/carillon/node/replica"
 	"github.com/carillon-scheduler/carillon/store"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
 // listener is what the replicas tell; all of it runs on their loop and must not block.
@@ -15,6 +18,7 @@ var _ replica.Listener = listener{}
 func (l listener) OnEstablished(shard uint32, term uint64) {
 	l.n.logger.Debug("shard established", "shard", shard, "epoch", term)
 	l.n.dispatcher.Takeover(shard, term)
+	l.n.expander.Takeover(shard)
 	l.n.settings.established(shard)
 	l.n.tasks.look(shard)
 	l.n.leads.changed.poke()
@@ -22,12 +26,14 @@ func (l listener) OnEstablished(shard uint32, term uint64) {
 
 func (l listener) OnApplied(shard uint32, effects *fsm.Effects) {
 	l.n.dispatcher.Applied(shard, effects)
+	l.n.expander.Applied(shard, effects)
 	l.n.metrics.applied(effects)
 }
 
 func (l listener) OnStepDown(shard uint32) {
 	l.n.logger.Warn("shard no longer led here", "shard", shard)
 	l.n.dispatcher.StepDown(shard)
+	l.n.expander.StepDown(shard)
 	l.n.settings.steppedDown(shard)
 	l.n.leads.changed.poke()
 }
@@ -52,3 +58,18 @@ func (h dispatchHost) ShardOf(tenant, jobID string) uint32 { return h.n.slots.sh
 func (h dispatchHost) Now() int64 { return h.n.guard.Now() }
 
 func (h dispatchHost) MayFire() bool { return h.n.guard.MayFire() }
+
+// expandHost is the node as the expander sees it.
+type expandHost struct{ n *Node }
+
+var _ expand.Host = expandHost{}
+
+func (h expandHost) Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Result, error)) {
+	h.n.host.Propose(shard, cmd, done)
+}
+
+func (h expandHost) Rows(shard uint32) expand.Rows { return store.NewReader(h.n.engine, shard) }
+
+func (h expandHost) Now() int64 { return h.n.guard.Now() }
+
+func (h expandHost) MayFire() bool { return h.n.guard.MayFire() }

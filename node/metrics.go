@@ -127,6 +127,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	c.collectMeta(out)
 	c.collectReplicas(out)
 	c.collectDispatcher(out)
+	c.collectExpander(out)
 	if c.n.inner != nil {
 		c.collectCluster(out)
 	}
@@ -213,6 +214,18 @@ func (c collector) collectDispatcher(out chan<- prometheus.Metric) {
 	counter(out, "carillon_timer_rows_read_total", "Timer rows read into the wheel.", float64(s.TimerRowsRead))
 	counter(out, "carillon_dispatched_total", "Leases handed to polls.", float64(s.LeasesGranted))
 	collectQueues(out, s.Queues, c.n.guard.Now())
+}
+
+func (c collector) collectExpander(out chan<- prometheus.Metric) {
+	s := c.n.expander.Stats()
+	counter(out, "carillon_expansions_total", "Cron jobs that were given more of their instants.", float64(s.Expanded))
+	counter(out, "carillon_expansions_refused_total", "Expansions that were out of date or lost, and tried again.", float64(s.Refused))
+	counter(out, "carillon_expansions_failed_total", "Cron jobs that could not be evaluated.", float64(s.Failed))
+	counter(out, "carillon_expansions_wait_seconds_total", "Time from when expanded jobs asked until they had it, summed up.", float64(s.WaitedMS)/1000)
+	counter(out, "carillon_expansions_passed_total", "Missed instants that the expander passed over.", float64(s.Passed))
+	counter(out, "carillon_expander_busy_seconds_total", "Time that the expander worked.", s.Busy.Seconds())
+	gauge(out, "carillon_expander_waiting", "Cron jobs that wait for an expansion.", float64(s.Waiting))
+	gauge(out, "carillon_expander_oldest_seconds", "How long the first of them waits.", s.Oldest.Seconds())
 }
 
 func gauge(out chan<- prometheus.Metric, name, help string, v float64) {

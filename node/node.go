@@ -18,6 +18,7 @@ import (
 	"github.com/carillon-scheduler/carillon/node/clock"
 	"github.com/carillon-scheduler/carillon/node/control"
 	"github.com/carillon-scheduler/carillon/node/dispatch"
+	"github.com/carillon-scheduler/carillon/node/expand"
 	"github.com/carillon-scheduler/carillon/node/replica"
 	"github.com/carillon-scheduler/carillon/node/route"
 	"github.com/carillon-scheduler/carillon/store"
@@ -53,6 +54,7 @@ type Node struct {
 	guard      *clock.Guard
 	host       *replica.Host
 	dispatcher *dispatch.Dispatcher
+	expander   *expand.Expander
 	settings   *settings
 	tasks      *tasks
 	alarms     *alarms
@@ -213,6 +215,7 @@ func (n *Node) serve(serving context.Context) {
 		{"leader leases", n.keeper.Run},
 		{"clock guard", n.guard.Run},
 		{"dispatcher", n.dispatcher.Run},
+		{"expander", n.expander.Run},
 		{"settings", n.settings.run},
 		{"tasks", n.tasks.run},
 		{"tenants' deletions", n.resumeDeletions},

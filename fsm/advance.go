@@ -95,6 +95,9 @@ func (a *apply) fireOneShot(t *dueTimer, d *matcher) {
 		return
 	}
 	a.meta.FiredTotal++
+	if e.Late = a.stamp-e.NominalMs > missedAfterMS; e.Late {
+		a.meta.LateTotal++
+	}
 	a.admit(e, d)
 }
 
@@ -110,7 +113,7 @@ func (a *apply) skipMissed(e *storagev1.Execution) bool {
 	}
 	j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
 	a.s.Set(key, mustEncode(j.MarshalVT()))
-	a.meta.SkippedTotal++
+	a.countSkipped(whySkippedMissed, 1)
 	a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_SKIPPED)
 	return true
 }

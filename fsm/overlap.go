@@ -151,6 +151,7 @@ func (a *apply) countFailure(tenant, jobID string, j *storagev1.Job) {
 	j.UpdatedMs = a.meta.ClockMs
 	j.PauseReason = fmt.Sprintf("paused after %d failures in a row", j.Failures)
 	j.Failures = 0
+	a.meta.AutoPausedTotal++
 	a.pauseJob(tenant, jobID, j, true)
 }
 

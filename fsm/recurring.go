@@ -2,11 +2,12 @@ package fsm
 
 import (
 	"cmp"
+	"slices"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
-// Why a range of nominal instants got no execution.
+// Why a range of nominal instants got no execution. They stand in rows: see RangeVerdict.
 const (
 	whySkippedMissed   = "skipped_missed"
 	whySkippedPaused   = "skipped_paused"
@@ -17,6 +18,21 @@ const (
 	whySkippedDeleted  = "skipped_deleted"
 	whyCoalesced       = "coalesced"
 )
+
+// Whys are the reasons in the order in which Meta.skipped_by counts them. New ones come last.
+var Whys = [...]string{
+	whySkippedMissed, whySkippedPaused, whySkippedWindow, whySkippedOverlap, whySkippedExcluded, whySkippedGap, whySkippedDeleted,
+	whyCoalesced,
+}
+
+// countSkipped counts occurrences that got no execution.
+func (a *apply) countSkipped(why string, n uint64) {
+	a.meta.SkippedTotal += n
+	for len(a.meta.SkippedBy) < len(Whys) {
+		a.meta.SkippedBy = append(a.meta.SkippedBy, 0)
+	}
+	a.meta.SkippedBy[slices.Index(Whys[:], why)] += n
+}
 
 func (a *apply) fireRecurring(t *dueTimer, d *matcher) {
 	a.work++
@@ -149,7 +165,7 @@ func (a *apply) putVerdict(tenant, jobID string, j *storagev1.Job, v *storagev1.
 	a.s.Set(endedKey(bucket, &id, charRange), mustEncode(v.MarshalVT()))
 	ev := a.emitJob(storagev1.EventType_EVENT_TYPE_SKIPPED, tenant, jobID, j.Incarnation, j.Version)
 	ev.NominalMs, ev.ToMs, ev.Count = v.FromMs, v.ToMs, v.Count
-	a.meta.SkippedTotal += v.Count
+	a.countSkipped(v.Why, v.Count)
 }
 
 // accept decides a nominal instant above the watermark: it starts, unless an earlier one is in its way.
@@ -174,6 +190,9 @@ func (a *apply) start(tenant, jobID string, j *storagev1.Job, nominal int64, lat
 		Tenant: tenant, JobId: jobID, Incarnation: j.Incarnation, JobVersion: j.Version, OffsetMs: offsetOf(j), Late: late,
 		Kind: storagev1.ExecutionKind_EXECUTION_KIND_SCHEDULE, NominalMs: nominal, Template: j.Template,
 		Blocks: blocks(j), Tracked: blocks(j) || j.PauseAfterFailures > 0,
+	}
+	if late {
+		a.meta.LateTotal++
 	}
 	if e.Blocks {
 		j.LiveMs = append(j.LiveMs, nominal)

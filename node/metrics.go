@@ -74,11 +74,7 @@ func (m *metrics) register(n *Node) *prometheus.Registry {
 type collector struct{ n *Node }
 
 // metaCounters are sums over the shards' own rows: they count accepted operations and survive restarts.
-var metaCounters = []struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(*storagev1.Meta) uint64
-}{
+var metaCounters = append([]metaMetric{
 	counterOf("carillon_jobs_accepted_total", "Jobs accepted.", (*storagev1.Meta).GetAcceptedTotal),
 	counterOf("carillon_fired_total", "Occurrences that became executions.", (*storagev1.Meta).GetFiredTotal),
 	counterOf("carillon_claimed_total", "Leases granted.", (*storagev1.Meta).GetFencing),
@@ -86,7 +82,8 @@ var metaCounters = []struct {
 	counterOf("carillon_failed_total", "Attempts that failed.", (*storagev1.Meta).GetFailedTotal),
 	counterOf("carillon_retried_total", "Attempts that were followed by another one.", (*storagev1.Meta).GetRetriedTotal),
 	counterOf("carillon_dead_total", "Executions that became dead letters.", (*storagev1.Meta).GetDeadTotal),
-	counterOf("carillon_skipped_total", "Occurrences that got no execution.", (*storagev1.Meta).GetSkippedTotal),
+	counterOf("carillon_late_total", "Occurrences that were missed and became executions by the catch-up rule.", (*storagev1.Meta).GetLateTotal),
+	counterOf("carillon_jobs_auto_paused_total", "Jobs paused after failures in a row.", (*storagev1.Meta).GetAutoPausedTotal),
 	counterOf("carillon_leases_lost_total", "Leases that ended without a word.", (*storagev1.Meta).GetLostTotal),
 	counterOf("carillon_stale_tokens_total", "Heartbeats and completions refused because their lease was over.", (*storagev1.Meta).GetStaleTotal),
 	counterOf("carillon_conflicts_total", "Requests refused because their identity was used with another body.", (*storagev1.Meta).GetConflictsTotal),
@@ -98,6 +95,24 @@ var metaCounters = []struct {
 	gaugeOf("carillon_executions_retrying", "Executions waiting for their next attempt.", (*storagev1.Meta).GetRetrying),
 	gaugeOf("carillon_executions_held", "Ready executions of paused jobs.", (*storagev1.Meta).GetHeld),
 	gaugeOf("carillon_dead_letters", "Dead letters kept.", (*storagev1.Meta).GetDead),
+}, skippedCounters()...)
+
+// skippedCounters are a counter for each reason why an occurrence gets no execution.
+func skippedCounters() []metaMetric {
+	var counters []metaMetric
+	for i, why := range fsm.Whys {
+		counters = append(counters, metaMetric{
+			prometheus.NewDesc("carillon_skipped_total", "Occurrences that got no execution.", nil, prometheus.Labels{"why": why}),
+			prometheus.CounterValue,
+			func(m *storagev1.Meta) uint64 {
+				if i >= len(m.SkippedBy) {
+					return 0
+				}
+				return m.SkippedBy[i]
+			},
+		})
+	}
+	return counters
 }
 
 type metaMetric = struct {

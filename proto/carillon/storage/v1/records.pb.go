@@ -2330,6 +2330,11 @@ type Meta struct {
 	DuplicatesTotal uint64 `protobuf:"varint,26,opt,name=duplicates_total,json=duplicatesTotal,proto3" json:"duplicates_total,omitempty"`
 	RetriedTotal    uint64 `protobuf:"varint,27,opt,name=retried_total,json=retriedTotal,proto3" json:"retried_total,omitempty"`
 	SkippedTotal    uint64 `protobuf:"varint,28,opt,name=skipped_total,json=skippedTotal,proto3" json:"skipped_total,omitempty"`
+	// The same by reason, in the order of the reasons in RangeVerdict.why; one-shots that were skipped count as the first.
+	SkippedBy []uint64 `protobuf:"varint,31,rep,packed,name=skipped_by,json=skippedBy,proto3" json:"skipped_by,omitempty"`
+	// Occurrences that were missed and accepted by the catch-up rule, and jobs that were paused after failures in a row.
+	LateTotal       uint64 `protobuf:"varint,32,opt,name=late_total,json=lateTotal,proto3" json:"late_total,omitempty"`
+	AutoPausedTotal uint64 `protobuf:"varint,33,opt,name=auto_paused_total,json=autoPausedTotal,proto3" json:"auto_paused_total,omitempty"`
 	// Every horizon in the shard was computed with at least this version of the zone data; empty: not known.
 	ZoneVersion string `protobuf:"bytes,29,opt,name=zone_version,json=zoneVersion,proto3" json:"zone_version,omitempty"`
 	// The version that the leader is bringing all horizons to. Empty: none, or an older horizon has come in since it began.
@@ -2562,6 +2567,27 @@ func (x *Meta) GetRetriedTotal() uint64 {
 func (x *Meta) GetSkippedTotal() uint64 {
 	if x != nil {
 		return x.SkippedTotal
+	}
+	return 0
+}
+
+func (x *Meta) GetSkippedBy() []uint64 {
+	if x != nil {
+		return x.SkippedBy
+	}
+	return nil
+}
+
+func (x *Meta) GetLateTotal() uint64 {
+	if x != nil {
+		return x.LateTotal
+	}
+	return 0
+}
+
+func (x *Meta) GetAutoPausedTotal() uint64 {
+	if x != nil {
+		return x.AutoPausedTotal
 	}
 	return 0
 }
@@ -3622,7 +3648,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"recordedMs\x12*\n" +
 	"\x03job\x18\x03 \x01(\v2\x18.carillon.storage.v1.JobR\x03job\x12!\n" +
 	"\fexecution_id\x18\x04 \x01(\tR\vexecutionId\x12\x16\n" +
-	"\x06fields\x18\x05 \x03(\tR\x06fields\"\xd6\a\n" +
+	"\x06fields\x18\x05 \x03(\tR\x06fields\"\xc0\b\n" +
 	"\x04Meta\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x1f\n" +
 	"\vleader_term\x18\x02 \x01(\x04R\n" +
@@ -3658,7 +3684,12 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x0fconflicts_total\x18\x19 \x01(\x04R\x0econflictsTotal\x12)\n" +
 	"\x10duplicates_total\x18\x1a \x01(\x04R\x0fduplicatesTotal\x12#\n" +
 	"\rretried_total\x18\x1b \x01(\x04R\fretriedTotal\x12#\n" +
-	"\rskipped_total\x18\x1c \x01(\x04R\fskippedTotal\x12!\n" +
+	"\rskipped_total\x18\x1c \x01(\x04R\fskippedTotal\x12\x1d\n" +
+	"\n" +
+	"skipped_by\x18\x1f \x03(\x04R\tskippedBy\x12\x1d\n" +
+	"\n" +
+	"late_total\x18  \x01(\x04R\tlateTotal\x12*\n" +
+	"\x11auto_paused_total\x18! \x01(\x04R\x0fautoPausedTotal\x12!\n" +
 	"\fzone_version\x18\x1d \x01(\tR\vzoneVersion\x12\x1f\n" +
 	"\vzone_target\x18\x1e \x01(\tR\n" +
 	"zoneTarget\x12\x16\n" +

@@ -9,7 +9,8 @@ import (
 
 // detector holds the rules by which a peer is suspect: silent for silentLimit, or deaf to this process for as long; its loop's last
 // turn or its last sync older than ageLimit; started anew, once for each start. Both limits are doubled for a while for one that was suspected wrongly
-// several times: a saturated machine must not be voted out in a loop. Facts come by heard, conclusions by check; the time is
+// several times, which is: it had been alive, and was back so soon that more patience would have helped. A saturated machine must not be voted out
+// in a loop, but a network that is cut again and again must not make failovers slow. Facts come by heard, conclusions by check; the time is
 // an argument. It belongs to one goroutine at a time.
 type detector struct {
 	peers map[string]*suspicion
@@ -32,8 +33,9 @@ type suspicion struct {
 	restarted bool
 	suspect   bool
 	reason    string
-	// suspectBoot is the boot that was suspected; if it comes back, it had been alive. 0: none counts.
+	// suspectBoot is the boot that was suspected, at suspectAt; if it comes back, it had been alive. 0: none counts.
 	suspectBoot uint64
+	suspectAt   time.Time
 	// flaps counts the wrong suspicions; flapped are the times of the last ones, the oldest first.
 	flaps        uint64
 	flapped      [flapsToDouble]time.Time
@@ -82,7 +84,7 @@ func (d *detector) check(now time.Time) []event {
 		reason := p.verdict(now, d.counting)
 		switch {
 		case !p.suspect && reason != "":
-			p.begin(reason)
+			p.begin(reason, now)
 			events = append(events, event{store: store, suspect: true, reason: reason})
 		case p.suspect && reason == "":
 			p.end(now)
@@ -125,9 +127,9 @@ func (p *suspicion) verdict(now, counting time.Time) string {
 	return ""
 }
 
-func (p *suspicion) begin(reason string) {
+func (p *suspicion) begin(reason string, now time.Time) {
 	p.suspect, p.reason = true, reason
-	p.suspectBoot = p.boot
+	p.suspectBoot, p.suspectAt = p.boot, now
 	if p.restarted { // it was rightly suspected: it had ended
 		p.suspectBoot = 0
 	}
@@ -135,7 +137,7 @@ func (p *suspicion) begin(reason string) {
 
 func (p *suspicion) end(now time.Time) {
 	p.suspect, p.reason = false, ""
-	if p.suspectBoot == 0 || p.suspectBoot != p.boot {
+	if p.suspectBoot == 0 || p.suspectBoot != p.boot || now.Sub(p.suspectAt) > soonBack {
 		return
 	}
 	p.flaps++

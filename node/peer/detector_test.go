@@ -230,6 +230,25 @@ func TestDetectorForgetsFlaps(t *testing.T) {
 	}
 }
 
+// A peer that was cut off for long was rightly suspected, though it had been alive: more patience would not have helped.
+func TestCutsAreNoFlaps(t *testing.T) {
+	f := newFlapping()
+	for range 6 {
+		if got := f.suspectAfter(time.Minute); got != silentLimit {
+			t.Errorf("suspect after %s", got)
+		}
+		if events := f.d.check(f.now.Add(soonBack)); len(events) > 0 {
+			t.Errorf("while it is cut off: %v", events)
+		}
+		f.now = f.now.Add(soonBack + checkInterval)
+		f.beat(1)
+		f.rest(time.Second)
+	}
+	if flaps := f.d.peers["a"].flaps; flaps != 0 {
+		t.Errorf("%d flaps", flaps)
+	}
+}
+
 // Who had really ended was rightly suspected, however often.
 func TestRestartsAreNoFlaps(t *testing.T) {
 	f := newFlapping()

@@ -68,6 +68,9 @@ const (
 	silentLimit = time.Second
 	// ageLimit is how old its loop's last turn and its last sync may be.
 	ageLimit = 1500 * time.Millisecond
+	// soonBack is how soon after the suspicion a peer must be back for it to count as wrong: with twice the patience it would not have
+	// become suspect, give or take a beat and what a saturated machine adds.
+	soonBack = 2 * silentLimit
 	// A peer that was suspected wrongly flapsToDouble times within doubledFor has twice as long for as long.
 	flapsToDouble = 3
 	doubledFor    = 10 * time.Minute

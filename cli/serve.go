@@ -41,6 +41,9 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "cors-origin", Usage: "`ORIGIN` that may call from a browser; repeatable"},
 			&cli.IntFlag{Name: "shards", Value: d.Shards, Usage: "`NUMBER` of shards; taken at the first start only"},
 			&cli.IntFlag{Name: "max-payload-bytes", Value: d.MaxPayloadBytes, Usage: "`BYTES` of a payload at most"},
+			&cli.IntFlag{
+				Name: "max-fires-per-day", Usage: "refuse schedules that fire more than `N` times on their busiest day; 0: no bound",
+			},
 			&cli.DurationFlag{
 				Name: "verify-every", Value: d.VerifyEvery,
 				Usage: "compare and check the replicas of each shard led here once in this `DURATION`; 0: never",
@@ -96,6 +99,7 @@ func (p *program) nodeConfig(c *cli.Context) (node.Config, error) {
 	config.Join, config.ClusterSecretFile = c.StringSlice("join"), c.String("cluster-secret-file")
 	config.Insecure, config.CORSOrigins = c.Bool("insecure"), c.StringSlice("cors-origin")
 	config.Shards, config.MaxPayloadBytes = c.Int("shards"), c.Int("max-payload-bytes")
+	config.MaxFiresPerDay = c.Int("max-fires-per-day")
 	config.CacheBytes, config.MemTableBytes = c.Int64("cache-bytes"), c.Int64("memtable-bytes")
 	config.RowCacheBytes = c.Int64("row-cache-bytes")
 	config.ClockStepLimit, config.ClockHold = c.Duration("clock-step-limit"), c.Duration("clock-hold")

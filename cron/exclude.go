@@ -20,6 +20,9 @@ type Exclusions struct {
 	Lines []string
 }
 
+// wholeMinute has all seconds.
+const wholeMinute = 1<<60 - 1
+
 // dayRange is a range of days since 1970, both ends included.
 type dayRange struct{ from, to int }
 
@@ -69,7 +72,7 @@ func compileExclusions(e Exclusions) (*exclusions, error) {
 			return nil, elementError("exclude.lines", i, err)
 		}
 		if !seconds {
-			p.seconds = 1<<60 - 1
+			p.seconds = wholeMinute
 		}
 		x.add(p)
 	}

@@ -26,6 +26,18 @@ func (p Pattern) String() string {
 	return strings.Join(parts, " ")
 }
 
+// formatExcluding is the canonical form of a pattern that excludes: there, no field for seconds stands for all of them.
+func (p Pattern) formatExcluding() string {
+	switch {
+	case p.years != everyYear:
+	case p.seconds == wholeMinute:
+		p.seconds = 1
+	case p.seconds == 1:
+		return "0 " + p.String()
+	}
+	return p.String()
+}
+
 // formatHours keeps what the hours are and whether they move.
 func (p *Pattern) formatHours() string {
 	v := values{bits: [4]uint64{uint64(p.hours)}}

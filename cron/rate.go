@@ -49,6 +49,16 @@ func (s *Schedule) PerDay(from time.Time) Rate {
 	return r
 }
 
+// MostPerDay is at least the BusiestDay of any year, and cheap: what the lines would fire if all of them did on one day, at
+// different times, and nothing was excluded.
+func (s *Schedule) MostPerDay() int {
+	most := 0
+	for i := range s.lines {
+		most += s.lines[i].perDay()
+	}
+	return most
+}
+
 // countDay is how many seconds of a day some of the lines name and none of the excluding ones.
 func (s *Schedule) countDay(lines uint16, on uint8) int {
 	if on == 0 && lines&(lines-1) == 0 {

@@ -151,6 +151,27 @@ func (s *Schedule) fires() error {
 // Zone is the schedule's zone.
 func (s *Schedule) Zone() *Zone { return s.zone }
 
+// Lines are the patterns in their canonical form.
+func (s *Schedule) Lines() []string {
+	texts := make([]string, len(s.lines))
+	for i := range s.lines {
+		texts[i] = s.lines[i].String()
+	}
+	return texts
+}
+
+// ExcludedLines are the excluding patterns in their canonical form; nil if there are none.
+func (s *Schedule) ExcludedLines() []string {
+	if s.exclude == nil {
+		return nil
+	}
+	var texts []string
+	for _, p := range s.exclude.lines {
+		texts = append(texts, p.formatExcluding())
+	}
+	return texts
+}
+
 // End is an instant after which nothing fires: the Spec's, or one after LastYear.
 func (s *Schedule) End() time.Time { return time.Unix(s.end, 0).UTC() }
 

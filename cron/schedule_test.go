@@ -286,6 +286,27 @@ func TestCompileErrors(t *testing.T) {
 	}
 }
 
+// Canonical forms of a schedule are the schedule again.
+func TestCanonicalLines(t *testing.T) {
+	s := mustCompile(t, Spec{Zone: "UTC", Lines: []string{"@daily", "0,15,30,45 9-17 ? * mon-fri"}, Exclude: Exclusions{
+		Lines: []string{"0-59 0-7 * * *", "0 0 12 * * *", "*/10 0 12 * * *", "0 0 12 * * * 2027"},
+	}})
+	lines, excluded := s.Lines(), s.ExcludedLines()
+	if want := []string{"0 0 * * *", "*/15 9-17 * * 1-5"}; !slices.Equal(lines, want) {
+		t.Errorf("lines %q, want %q", lines, want)
+	}
+	if want := []string{"* 0-7 * * *", "0 0 12 * * *", "*/10 0 12 * * *", "0 0 12 * * * 2027"}; !slices.Equal(excluded, want) {
+		t.Errorf("excluded %q, want %q", excluded, want)
+	}
+	again := mustCompile(t, Spec{Zone: "UTC", Lines: lines, Exclude: Exclusions{Lines: excluded}})
+	if !slices.Equal(s.lines, again.lines) || !slices.Equal(s.exclude.lines, again.exclude.lines) {
+		t.Errorf("%v is not %v", again, s)
+	}
+	if got := mustCompile(t, Spec{Zone: "UTC", Lines: lines}).ExcludedLines(); got != nil {
+		t.Errorf("without exclusions: %q", got)
+	}
+}
+
 func TestPerDay(t *testing.T) {
 	from := instant(t, "2026-01-01T00:00:00Z")
 	for _, c := range []struct {
@@ -303,6 +324,9 @@ func TestPerDay(t *testing.T) {
 		{Spec{Lines: []string{"*/30 * * * *"}, Exclude: Exclusions{Lines: []string{"* 8-23 * * *"}}}, Rate{16, 16 * 365}},
 	} {
 		c.spec.Zone = "UTC"
+		if most := mustCompile(t, c.spec).MostPerDay(); most < c.want.BusiestDay {
+			t.Errorf("%v: at most %d a day, but %v", c.spec, most, c.want)
+		}
 		if got := mustCompile(t, c.spec).PerDay(from); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.spec, got, c.want)
 		}

@@ -20,6 +20,12 @@ func gridFrom(e *storagev1.Every, from int64) (at int64, ok bool) {
 	return at, true
 }
 
+// EveryAfter is the first nominal instant of an interval schedule with an anchor after an instant; ok is false when there is
+// none. Max_runs has no part in it.
+func EveryAfter(e *storagev1.Every, afterMS int64) (atMS int64, ok bool) {
+	return gridFrom(e, afterMS+1)
+}
+
 // gridUpTo is the last nominal instant of e at or before to.
 func gridUpTo(e *storagev1.Every, to int64) (at int64, ok bool) {
 	if e.EndMs != 0 {

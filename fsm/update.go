@@ -172,6 +172,11 @@ func (u *update) check() *Refusal {
 	if fired && (u.has("schedule") || u.hasTemplate()) {
 		return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "the one-shot has fired: it cannot be rescheduled or changed"}
 	}
+	for _, field := range [...]string{"overlap", "catch_up_per_minute", "pause_after_failures"} {
+		if isOneShot(j) && u.has(field) {
+			return refuseField(field, "is for recurring jobs only")
+		}
+	}
 	if r := u.checkOverlap(); r != nil || !u.has("schedule") {
 		return r
 	}

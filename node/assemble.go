@@ -148,7 +148,7 @@ func (n *Node) assemble() error {
 	}
 	n.api, err = rpc.NewHandler(n, rpc.Options{
 		Logger: n.logger, CORSOrigins: n.cfg.CORSOrigins, Ready: n.readiness,
-		MaxPayloadBytes: n.cfg.MaxPayloadBytes, Metrics: n.metrics,
+		MaxPayloadBytes: n.cfg.MaxPayloadBytes, MaxFiresPerDay: n.cfg.MaxFiresPerDay, Metrics: n.metrics,
 	})
 	return err
 }

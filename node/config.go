@@ -40,6 +40,8 @@ type Config struct {
 	RowCacheBytes int64
 	// MaxPayloadBytes bounds a payload, at most 1 MiB.
 	MaxPayloadBytes int
+	// MaxFiresPerDay bounds how often a recurring job may fire on its busiest day; 0: no bound.
+	MaxFiresPerDay int
 	// ClockStepLimit is the step of the wall clock that stops firing; ClockHold how long a lone node then waits for it to
 	// be put right before it believes it.
 	ClockStepLimit time.Duration
@@ -112,6 +114,7 @@ func (c *Config) Validate() error {
 		{"memtable-bytes", c.MemTableBytes, 1 << 20, 1 << 30},
 		{"row-cache-bytes", c.RowCacheBytes, 1 << 20, 1 << 36},
 		{"max-payload-bytes", int64(c.MaxPayloadBytes), 1, 1 << 20},
+		{"max-fires-per-day", int64(c.MaxFiresPerDay), 0, 86_400},
 		{"clock-step-limit", int64(c.ClockStepLimit), int64(10 * time.Millisecond), int64(time.Hour)},
 		{"clock-hold", int64(c.ClockHold), 0, int64(24 * time.Hour)},
 		{"verify-every", int64(c.VerifyEvery), 0, int64(366 * 24 * time.Hour)},

@@ -36,6 +36,7 @@ func TestConfigValidate(t *testing.T) {
 		{"no shards", func(c *Config) { c.Shards = 0 }, "shards:"},
 		{"most shards", func(c *Config) { c.Shards = 1024 }, ""},
 		{"too many shards", func(c *Config) { c.Shards = 1025 }, "shards:"},
+		{"fires per day", func(c *Config) { c.MaxFiresPerDay = -1 }, "max-fires-per-day:"},
 		{"payload limit", func(c *Config) { c.MaxPayloadBytes = 1<<20 + 1 }, "max-payload-bytes:"},
 		{"three peers", clustered(nil), ""},
 		{"no secret", clustered(func(c *Config) { c.ClusterSecretFile = "" }), "cluster-secret-file: must name a file"},

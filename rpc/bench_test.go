@@ -45,6 +45,31 @@ func BenchmarkBatchCreate(b *testing.B) {
 	}
 }
 
+// One batch of 10,000 cron jobs, of which each has its own schedule, or all have one.
+func BenchmarkBatchCreateCron(b *testing.B) {
+	for name, lineOf := range map[string]func(i int) string{
+		"distinct": func(i int) string { return fmt.Sprintf("%d %d %d * *", i%60, i/60%24, 1+i/1440) },
+		"one":      func(int) string { return "0 8 * * MON-FRI" },
+	} {
+		b.Run(name, func(b *testing.B) {
+			h, err := NewHandler(nullBackend{newFakeBackend(64)}, Options{MaxFiresPerDay: 1000})
+			if err != nil {
+				b.Fatal(err)
+			}
+			req := benchBatch(10_000)
+			for i, item := range req.Items {
+				item.Job.Schedule = cronJob(&carillonv1.Cron{Lines: []string{lineOf(i)}, Zone: "America/New_York"})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := h.(*server).batchCreateJobs(b.Context(), req); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // Decoding a batch of 1,000 jobs, with the generated code and with the reflective one it replaces.
 func BenchmarkDecodeBatch(b *testing.B) {
 	data, err := proto.Marshal(benchBatch(1000))

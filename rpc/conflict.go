@@ -22,7 +22,7 @@ func onlyIdentityDiffers(r *fsm.Refusal) bool {
 // part of the body, so that it never is what differs.
 func (s *server) createConflict(ctx context.Context, create *storagev1.CreateJob, refusal *fsm.Refusal) error {
 	if !onlyIdentityDiffers(refusal) {
-		return refusalError(refusal)
+		return refusalError(ofJob(refusal))
 	}
 	var fields []string
 	changed := false

@@ -55,17 +55,35 @@ func mapOf(pairs []*storagev1.KeyValue) map[string]string {
 }
 
 func scheduleOf(s *storagev1.Schedule) *carillonv1.Schedule {
-	switch {
-	case s == nil:
+	if s == nil {
 		return nil
+	}
+	out := &carillonv1.Schedule{Spread: optionalDuration(s.SpreadMs), MaxFiresPerDay: s.MaxFiresPerDay}
+	switch {
 	case s.Every != nil:
 		e := s.Every
-		return &carillonv1.Schedule{When: &carillonv1.Schedule_Every{Every: &carillonv1.Every{
+		out.When = &carillonv1.Schedule_Every{Every: &carillonv1.Every{
 			Interval: durationOf(e.IntervalMs), Anchor: optionalTime(e.AnchorMs), Start: optionalTime(e.StartMs),
 			End: optionalTime(e.EndMs), MaxRuns: e.MaxRuns,
-		}}}
+		}}
+	case s.Cron != nil:
+		out.When = &carillonv1.Schedule_Cron{Cron: cronOf(s.Cron)}
+	default:
+		out.When = &carillonv1.Schedule_At{At: timeOf(s.AtMs)}
 	}
-	return &carillonv1.Schedule{When: &carillonv1.Schedule_At{At: timeOf(s.AtMs)}}
+	return out
+}
+
+func cronOf(c *storagev1.Cron) *carillonv1.Cron {
+	out := &carillonv1.Cron{
+		Lines: c.Lines, Zone: c.Zone, Gap: carillonv1.Gap(c.Gap) + carillonv1.Gap_GAP_SHIFT,
+		Repeat: carillonv1.Repeat(c.Repeat) + carillonv1.Repeat_REPEAT_FIRST, Start: optionalTime(c.StartMs), End: optionalTime(c.EndMs),
+		MaxRuns: c.MaxRuns,
+	}
+	if len(c.ExcludeDates) > 0 || c.ExcludeWeekdays != "" || len(c.ExcludeLines) > 0 {
+		out.Exclude = &carillonv1.Exclusions{Dates: c.ExcludeDates, Weekdays: c.ExcludeWeekdays, Lines: c.ExcludeLines}
+	}
+	return out
 }
 
 func retryOf(r *storagev1.RetryPolicy) *carillonv1.RetryPolicy {
@@ -88,7 +106,11 @@ func jobOf(view *fsm.JobView) *carillonv1.Job {
 }
 
 // jobOfResult is the job that an update or delete answered.
-func jobOfResult(ref jobRef, result *fsm.Result) *carillonv1.Job { return jobOfRow(ref, result.Job) }
+func jobOfResult(ref jobRef, result *fsm.Result) *carillonv1.Job {
+	out := jobOfRow(ref, result.Job)
+	showTimes(out, result.Job)
+	return out
+}
 
 // jobOfRow shows a job's row, its template included. Of a one-shot that has fired the template is gone from the row, but
 // not where its execution went: queue, priority and fairness key.
@@ -108,6 +130,13 @@ func jobOfRow(ref jobRef, j *storagev1.Job) *carillonv1.Job {
 		out.Priority = &t.Priority
 	case j.Queue != "":
 		out.Priority = &j.Priority
+	}
+	if isRecurring(out.Schedule) {
+		out.Overlap = carillonv1.Overlap(cmp.Or(j.Overlap, storagev1.Overlap_OVERLAP_ALLOW))
+		out.PauseAfterFailures = j.PauseAfterFailures
+		if out.CatchUp == carillonv1.CatchUp_CATCH_UP_ALL {
+			out.CatchUpPerMinute = j.CatchUpPerMinute
+		}
 	}
 	return out
 }
@@ -131,18 +160,19 @@ func executionOf(e *storagev1.Execution, id string, withResult bool) *carillonv1
 		Incarnation: e.Incarnation, MaxAttempts: e.Template.GetRetry().GetMaxAttempts(), Progress: e.Progress,
 		Discriminator: e.Discriminator,
 	}
+	due := e.NominalMs + e.OffsetMs
 	for _, a := range e.Attempts {
-		out.Attempts = append(out.Attempts, attemptOf(a, e.NominalMs))
+		out.Attempts = append(out.Attempts, attemptOf(a, due))
 	}
 	if e.FirstStartedMs != 0 {
-		out.Lateness = durationOf(max(0, e.FirstStartedMs-e.NominalMs))
+		out.Lateness = durationOf(max(0, e.FirstStartedMs-due))
 	}
 	if withResult {
 		out.Result = e.Result
 	}
 	switch e.State {
 	case storagev1.ExecutionState_EXECUTION_STATE_WAITING:
-		out.NextTime = timeOf(e.NominalMs)
+		out.NextTime = timeOf(due)
 	case storagev1.ExecutionState_EXECUTION_STATE_RETRYING:
 		out.NextTime = optionalTime(e.ReadyMs)
 	case storagev1.ExecutionState_EXECUTION_STATE_LEASED:
@@ -150,18 +180,18 @@ func executionOf(e *storagev1.Execution, id string, withResult bool) *carillonv1
 		// The running attempt has no record yet: it is written when it ends.
 		out.Attempts = append(out.Attempts, &carillonv1.Attempt{
 			Number: e.Attempt, FencingNumber: e.Fencing, Worker: e.Worker, StartTime: optionalTime(e.LeasedMs),
-			Lateness: durationOf(max(0, e.LeasedMs-e.NominalMs)),
+			Lateness: durationOf(max(0, e.LeasedMs-due)),
 		})
 		out.AttemptsTotal++
 	}
 	return out
 }
 
-func attemptOf(a *storagev1.Attempt, nominalMS int64) *carillonv1.Attempt {
+func attemptOf(a *storagev1.Attempt, dueMS int64) *carillonv1.Attempt {
 	return &carillonv1.Attempt{
 		Number: a.Number, FencingNumber: a.Fencing, Worker: a.Worker, StartTime: optionalTime(a.StartedMs),
 		EndTime: optionalTime(a.EndedMs), Outcome: carillonv1.Outcome(a.Outcome), Error: a.Error,
-		Lateness: durationOf(max(0, a.StartedMs-nominalMS)),
+		Lateness: durationOf(max(0, a.StartedMs-dueMS)),
 	}
 }
 

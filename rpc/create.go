@@ -9,10 +9,12 @@ import (
 )
 
 func (s *server) createJob(ctx context.Context, req *carillonv1.CreateJobRequest) (*carillonv1.CreateJobResponse, error) {
-	create, err := s.createOf(req, s.backend.NowMS(), "", 0)
+	now := s.backend.NowMS()
+	create, err := s.createOf(ctx, req, now, "", 0)
 	if err != nil {
 		return nil, err
 	}
+	create.Horizon, create.HorizonFromMs = horizonOf(create.Schedule, now)
 	cmd := callOf(ctx).command()
 	cmd.CreateJobs = &storagev1.CreateJobs{Items: []*storagev1.CreateJob{create}}
 	items, err := s.proposeItems(ctx, s.backend.ShardOf(create.Tenant, create.JobId), cmd, 1)
@@ -23,8 +25,10 @@ func (s *server) createJob(ctx context.Context, req *carillonv1.CreateJobRequest
 		return nil, s.createConflict(ctx, create, refusal)
 	}
 	r := receiptOf(create, &items[0])
+	times := firstTimes(create.Schedule, items[0].CreatedMS, items[0].FirstMS)
 	return &carillonv1.CreateJobResponse{
 		Id: r.Id, Tenant: r.Tenant, Incarnation: r.Incarnation, Version: r.Version, CreateTime: r.CreateTime, NextTime: r.NextTime,
+		NextTimes: times.next, FiresPerDay: times.firesPerDay,
 	}, nil
 }
 
@@ -42,8 +46,13 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 	for i, item := range req.Items {
 		res.Results[i] = &results[i]
 		var err error
-		if creates[i], err = s.createOf(item, now, req.RequestId, i); err != nil {
+		if err = ctx.Err(); err != nil {
+			return nil, err
+		}
+		if creates[i], err = s.createOf(ctx, item, now, req.RequestId, i); err != nil {
 			results[i].Result = &carillonv1.BatchCreateJobsResult_Error{Error: itemError(err)}
+		} else if s.backend.NowMS() <= now+batchHorizonMS {
+			creates[i].Horizon, creates[i].HorizonFromMs = horizonOf(creates[i].Schedule, now)
 		}
 	}
 	all := chunks(len(creates), func(i int) (place, int, bool) {
@@ -70,7 +79,7 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 			if onlyIdentityDiffers(refusal) {
 				refusal = existsFromAnother(creates[i].JobId)
 			}
-			err = refusalError(refusal)
+			err = refusalError(ofJob(refusal))
 		}
 		if err != nil {
 			if err != lastErr { // a chunk's items share theirs: an overloaded server refuses cheaply
@@ -85,8 +94,10 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 }
 
 // createOf validates a create and gives it its identity: the id as given, or derived from its key, or from the batch's
-// request id and its index there, or made.
-func (s *server) createOf(req *carillonv1.CreateJobRequest, nowMS int64, requestID string, index int) (*storagev1.CreateJob, error) {
+// request id and its index there, or made. The horizon is left to the caller: it is no part of what was asked for.
+func (s *server) createOf(
+	ctx context.Context, req *carillonv1.CreateJobRequest, nowMS int64, requestID string, index int,
+) (*storagev1.CreateJob, error) {
 	var v violations
 	create := s.jobSpec(&v, req.GetJob(), nowMS)
 	key := req.GetIdempotencyKey()
@@ -108,8 +119,12 @@ func (s *server) createOf(req *carillonv1.CreateJobRequest, nowMS int64, request
 	default:
 		create.JobId = newID()
 	}
+	setOffset(create.Schedule, create.JobId)
 	create.Hash = hashCreate(create)
 	create.KeyHash = keyHash // not part of the body
+	if err := s.tooOften(create.Schedule, nowMS); err != nil && !s.isAccepted(ctx, create) {
+		return nil, err
+	}
 	return create, nil
 }
 
@@ -121,8 +136,15 @@ func (v *violations) batch(n int) {
 }
 
 func receiptOf(c *storagev1.CreateJob, item *fsm.Item) *carillonv1.JobReceipt {
+	first := item.FirstMS
+	if first == 0 {
+		// It was not known yet when the job was accepted.
+		if t := timetableOf(c.Schedule, item.CreatedMS); t != nil {
+			first, _ = t.after(item.CreatedMS)
+		}
+	}
 	return &carillonv1.JobReceipt{
 		Id: c.JobId, Tenant: c.Tenant, Incarnation: item.Incarnation, Version: 1, CreateTime: timeOf(item.CreatedMS),
-		NextTime: optionalTime(item.FirstMS),
+		NextTime: optionalTime(first),
 	}
 }

@@ -100,10 +100,11 @@ func refusalError(r *fsm.Refusal) error {
 	if !ok {
 		return fmt.Errorf("refusal with unknown code %d: %s", r.Code, r.Message)
 	}
+	if code == connect.CodeInvalidArgument {
+		return invalidField(r.Field, "%s", r.Message)
+	}
 	err := connect.NewError(code, errors.New(r.Message))
 	switch code {
-	case connect.CodeInvalidArgument:
-		addDetail(err, &carillonv1.FieldViolation{Field: r.Field, Description: r.Message})
 	case connect.CodeAlreadyExists:
 		addDetail(err, &carillonv1.IdempotencyConflict{Fields: r.Fields})
 	case connect.CodeAborted:
@@ -112,6 +113,16 @@ func refusalError(r *fsm.Refusal) error {
 		addRetryHint(err, movedRetryAfter)
 	}
 	return err
+}
+
+// ofJob is a refusal of a job's field with the path that the field has in the request.
+func ofJob(r *fsm.Refusal) *fsm.Refusal {
+	if r.Code != fsm.InvalidArgument || r.Field == "" {
+		return r
+	}
+	out := *r
+	out.Field = "job." + r.Field
+	return &out
 }
 
 // callError turns any error of a handler into a *connect.Error. known is false for one that the table does not cover:

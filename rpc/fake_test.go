@@ -18,8 +18,10 @@ const startMS = 1_767_225_600_000
 
 // fakeBackend is a node without disk, raft and clock: real state machines over rows in memory.
 type fakeBackend struct {
-	mu      sync.Mutex
-	now     int64
+	mu  sync.Mutex
+	now int64
+	// tick is how long a look at the clock takes.
+	tick    int64
 	shards  []*fakeShard
 	queues  map[string]*storagev1.QueueSettings
 	tenants map[string]*storagev1.TenantSettings
@@ -82,6 +84,7 @@ func (b *fakeBackend) ShardOf(tenant, jobID string) uint32 {
 func (b *fakeBackend) NowMS() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.now += b.tick
 	return b.now
 }
 

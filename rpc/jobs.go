@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -28,13 +29,14 @@ func (s *server) getJob(ctx context.Context, req *carillonv1.GetJobRequest) (*ca
 		return nil, err
 	}
 	var found *carillonv1.Job
+	var row *storagev1.Job
 	err := s.backend.View(ctx, s.backend.ShardOf(ref.tenant, ref.id), req.Stale, func(r fsm.Reader) error {
 		found = nil
 		view, ok := fsm.GetJob(r, ref.tenant, ref.id)
 		if !ok || view.State == storagev1.JobState_JOB_STATE_DELETED {
 			return nil
 		}
-		found = jobOf(&view)
+		found, row = jobOf(&view), view.Job
 		found.Payload = view.Payload
 		return nil
 	})
@@ -44,6 +46,7 @@ func (s *server) getJob(ctx context.Context, req *carillonv1.GetJobRequest) (*ca
 	case found == nil:
 		return nil, notFound("no job %q in tenant %q", ref.id, ref.tenant)
 	}
+	showTimes(found, row)
 	return &carillonv1.GetJobResponse{Job: found}, nil
 }
 
@@ -57,7 +60,15 @@ func (s *server) updateJob(ctx context.Context, req *carillonv1.UpdateJobRequest
 	}
 	update.ExpectedVersion = req.ExpectedVersion
 	update.Tenant, update.JobId = ref.tenant, ref.id
+	if update.Schedule != nil {
+		setOffset(update.Schedule, ref.id)
+	}
 	update.Hash = hashUpdate(update)
+	now := s.backend.NowMS()
+	if err := s.tooOften(update.Schedule, now); err != nil {
+		return nil, err
+	}
+	update.Horizon, update.HorizonFromMs = horizonOf(update.Schedule, now)
 	var job *carillonv1.Job
 	err := s.withPayload(ctx, update, func(update *storagev1.UpdateJob) (err error) {
 		job, err = s.proposeUpdate(ctx, ref, update, "update", req.IdempotencyKey)
@@ -120,6 +131,9 @@ func (s *server) proposeUpdate(
 	cmd := callOf(ctx).command()
 	cmd.UpdateJob = update
 	result, err := s.propose(ctx, s.backend.ShardOf(ref.tenant, ref.id), cmd)
+	if refused := (*Refused)(nil); errors.As(err, &refused) {
+		return nil, &Refused{ofJob(refused.Refusal)}
+	}
 	if err != nil {
 		return nil, err
 	}

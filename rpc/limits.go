@@ -52,6 +52,14 @@ const (
 	// two bytes on the wire and a hundred in memory. Ten thousand items with all that they can hold have fewer.
 	maxParts = 200_000
 
+	// maxCronBytes bounds a calendar schedule as it is stored.
+	maxCronBytes            = 32 << 10
+	maxCatchUpPerMinute     = 60_000
+	defaultCatchUpPerMinute = 60
+	maxFailuresInARow       = 1_000
+	maxPreviewed            = 1_000
+	defaultPreviewed        = 10
+
 	maxPriority     = 9
 	defaultPriority = 5
 
@@ -79,6 +87,7 @@ const (
 
 	minInterval      = time.Second
 	maxInterval      = horizon
+	maxSpread        = 24 * time.Hour
 	maxStartDeadline = year
 	minRetention     = time.Hour
 	maxRetention     = year
@@ -123,9 +132,19 @@ var limitTable = []Limit{
 	{"header_value", "`headers`", "at most 4,096 bytes of UTF-8 without NUL", "", refused},
 	{"headers_total", "`headers`", "at most 16 KiB, keys and values together", "", refused},
 	{"priority", "`priority`", "0 to 9", "5", refused},
-	{"instant", "`schedule.at`, `every.anchor`, `every.start`, `every.end`, `snoozed.until`", "from 1970 to 100 years ahead; rounded up to the millisecond", "", refused},
+	{"instant", "`schedule.at`, `every.anchor`, `every.start`, `every.end`, `cron.start`, `cron.end`, `snoozed.until`", "from 1970 to 100 years ahead; rounded up to the millisecond", "", refused},
 	{"delay", "`schedule.delay`", "0 to 100 years; rounded up to the millisecond", "", refused},
 	{"interval", "`every.interval`", "1 s to 100 years, in whole milliseconds", "", refused},
+	{"cron_lines", "`cron.lines`", "1 to 16 patterns", "", refused},
+	{"cron_line", "`cron.lines`, `cron.exclude.lines`", "2,048 bytes; lists of at most 160; it fires between 1970 and 2199", "", refused},
+	{"cron_zone", "`cron.zone`", "a name of the IANA database", "UTC", refused},
+	{"exclude_dates", "`cron.exclude.dates`", "at most 400, years 1970 to 2199", "", refused},
+	{"exclude_lines", "`cron.exclude.lines`", "at most 4 patterns", "", refused},
+	{"cron_bytes", "`schedule.cron`", "at most 32 KiB in all", "", refused},
+	{"spread", "`schedule.spread`", "0 to 24 h; recurring jobs", "0", refused},
+	{"max_fires_per_day", "`schedule.max_fires_per_day`, and the server's `--max-fires-per-day`", "the fires on the busiest day of the year to come; recurring jobs", "no bound", refused + " with the number and the next times"},
+	{"catch_up_per_minute", "`catch_up_per_minute`", "1 to 60,000; recurring jobs with `CATCH_UP_ALL`", "60", refused},
+	{"pause_after_failures", "`pause_after_failures`", "at most 1,000; recurring jobs", "0: never", refused},
 	{"catch_up_window", "`catch_up_window`", "more than 0, at most 1 year", "no bound", refused},
 	{"max_attempts", "`retry.max_attempts`", "1 to 1,000", "5", refused},
 	{"first_delay", "`retry.first_delay`", "0 to 24 h", "1 s", refused},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,65 @@ func at(t time.Time) *carillonv1.Schedule {
 
 func every(e *carillonv1.Every) *carillonv1.Schedule {
 	return &carillonv1.Schedule{When: &carillonv1.Schedule_Every{Every: e}}
+}
+
+func cronJob(c *carillonv1.Cron) *carillonv1.Schedule {
+	return &carillonv1.Schedule{When: &carillonv1.Schedule_Cron{Cron: c}}
+}
+
+func hourly() *carillonv1.Schedule { return cronJob(&carillonv1.Cron{Lines: []string{"@hourly"}}) }
+
+// cronEdge is an edge of a calendar schedule.
+func cronEdge(field string, good, bad func(*carillonv1.Cron)) edge {
+	of := func(fill func(*carillonv1.Cron)) func(*server) error {
+		return job(func(j *carillonv1.JobSpec) {
+			c := &carillonv1.Cron{}
+			fill(c)
+			j.Schedule = cronJob(c)
+		})
+	}
+	return edge{field: field, good: of(good), bad: of(bad)}
+}
+
+func lines(n int) func(*carillonv1.Cron) {
+	return func(c *carillonv1.Cron) { c.Lines = slices.Repeat([]string{"0 0 * * *"}, n) }
+}
+
+// lineOf has a second line of n bytes.
+func lineOf(n int) func(*carillonv1.Cron) {
+	return func(c *carillonv1.Cron) { c.Lines = []string{"0 0 * * *", "0 1 * * *" + strings.Repeat(" ", n-9)} }
+}
+
+func dates(n int) func(*carillonv1.Cron) {
+	return func(c *carillonv1.Cron) {
+		lines(1)(c)
+		c.Exclude = &carillonv1.Exclusions{Dates: slices.Repeat([]string{"2026-12-24..2027-01-06"}, n)}
+	}
+}
+
+// heavy is a schedule of about 32 KiB: patterns that no series shortens, and n dates.
+func heavy(n int) func(*carillonv1.Cron) {
+	list := func(from, to int) string {
+		var items []string
+		for i := from; i <= to; i++ {
+			if i%3 > 0 {
+				items = append(items, fmt.Sprint(i))
+			}
+		}
+		return strings.Join(items, ",")
+	}
+	var days, weekdays []string
+	for i := 1; i <= 30; i++ {
+		days = append(days, fmt.Sprintf("%dW,L-%d", i, i))
+		weekdays = append(weekdays, fmt.Sprintf("%d#%d", i%7, 1+i%5))
+	}
+	line := strings.Join([]string{
+		list(0, 59), list(0, 59), list(0, 23), list(1, 31) + "," + strings.Join(days, ","), list(1, 12), strings.Join(weekdays, ","), list(1970, 2199),
+	}, " ")
+	return func(c *carillonv1.Cron) {
+		dates(n)(c)
+		c.Lines, c.Exclude.Lines = slices.Repeat([]string{line}, 16), []string{line[:len(line)-5], line[:len(line)-5], "* 0 * * *"}
+	}
 }
 
 // jobEdge is an edge of one field of a job: set puts n into it.
@@ -223,6 +283,60 @@ func limitEdges() map[string][]edge {
 			func(j spec, d *durationpb.Duration) { j.Schedule = every(&carillonv1.Every{Interval: d}) }),
 			jobEdge("job.schedule.every.interval", time.Second+time.Millisecond, time.Second+time.Microsecond,
 				func(j spec, d time.Duration) { j.Schedule = every(&carillonv1.Every{Interval: durationpb.New(d)}) })),
+		"cron_lines": {
+			cronEdge("job.schedule.cron.lines", lines(16), lines(17)),
+			cronEdge("job.schedule.cron.lines", lines(1), func(*carillonv1.Cron) {}),
+		},
+		"cron_line": {
+			cronEdge("job.schedule.cron.lines[1]", lineOf(2048), lineOf(2049)),
+			cronEdge("job.schedule.cron.exclude.lines[0]",
+				func(c *carillonv1.Cron) {
+					lines(1)(c)
+					c.Exclude = &carillonv1.Exclusions{Lines: []string{"* 8 * * *"}}
+				},
+				func(c *carillonv1.Cron) {
+					lines(1)(c)
+					c.Exclude = &carillonv1.Exclusions{Lines: []string{"* 24 * * *"}}
+				}),
+		},
+		"cron_zone": {cronEdge("job.schedule.cron.zone",
+			func(c *carillonv1.Cron) { lines(1)(c); c.Zone = "Europe/Kiev" },
+			func(c *carillonv1.Cron) { lines(1)(c); c.Zone = "Europe/Kyiw" })},
+		"exclude_dates": {
+			cronEdge("job.schedule.cron.exclude.dates", dates(400), dates(401)),
+			cronEdge("job.schedule.cron.exclude.dates[0]", dates(1),
+				func(c *carillonv1.Cron) {
+					lines(1)(c)
+					c.Exclude = &carillonv1.Exclusions{Dates: []string{"2200-01-01"}}
+				}),
+		},
+		"exclude_lines": {cronEdge("job.schedule.cron.exclude.lines",
+			func(c *carillonv1.Cron) {
+				lines(1)(c)
+				c.Exclude = &carillonv1.Exclusions{Lines: slices.Repeat([]string{"* 8 * * *"}, 4)}
+			},
+			func(c *carillonv1.Cron) {
+				lines(1)(c)
+				c.Exclude = &carillonv1.Exclusions{Lines: slices.Repeat([]string{"* 8 * * *"}, 5)}
+			})},
+		"cron_bytes": {cronEdge("job.schedule.cron", heavy(252), heavy(253))},
+		"spread": spanEdges("job.schedule.spread", 0, 24*time.Hour, func(j spec, d *durationpb.Duration) {
+			j.Schedule = every(&carillonv1.Every{Interval: durationpb.New(time.Hour)})
+			j.Schedule.Spread = d
+		}),
+		"max_fires_per_day": {
+			jobEdge("job.schedule.max_fires_per_day", 24, 23, func(j spec, n uint32) { j.Schedule = hourly(); j.Schedule.MaxFiresPerDay = n }),
+			jobEdge("job.schedule.max_fires_per_day", 25, 24, func(j spec, n uint32) {
+				j.Schedule = every(&carillonv1.Every{Interval: durationpb.New(time.Hour - time.Second)})
+				j.Schedule.MaxFiresPerDay = n
+			}),
+		},
+		"catch_up_per_minute": {jobEdge("job.catch_up_per_minute", 60_000, 60_001, func(j spec, n uint32) {
+			j.Schedule, j.CatchUp, j.CatchUpPerMinute = hourly(), carillonv1.CatchUp_CATCH_UP_ALL, n
+		})},
+		"pause_after_failures": {jobEdge("job.pause_after_failures", 1000, 1001, func(j spec, n uint32) {
+			j.Schedule, j.PauseAfterFailures = hourly(), n
+		})},
 		"catch_up_window": spanEdges("job.catch_up_window", time.Millisecond, year,
 			func(j spec, d *durationpb.Duration) { j.CatchUpWindow = d }),
 		"max_attempts": {jobEdge("job.retry.max_attempts", 1000, 1001,

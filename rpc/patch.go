@@ -21,6 +21,9 @@ func (s *server) patch(v *violations, req *carillonv1.UpdateJobRequest) *storage
 		s.patchField(v, u, p, field)
 	}
 	s.payload(v, u.Template.Payload, u.Template.ContentType, u.Template.PayloadRef)
+	if u.CatchUp != 0 && u.CatchUp != storagev1.CatchUp_CATCH_UP_ALL && p.GetCatchUpPerMinute() != 0 {
+		v.add(pathPerMinute, "goes with CATCH_UP_ALL only")
+	}
 	if u.State == storagev1.JobState_JOB_STATE_ACTIVE && p.GetPauseReason() != "" {
 		v.add(pathPauseReason, "goes with a pause, not with a resume")
 	}
@@ -36,6 +39,12 @@ func (s *server) patchField(v *violations, u *storagev1.UpdateJob, p *carillonv1
 		t.Queue = p.GetQueue()
 	case "schedule":
 		u.Schedule = v.schedule(p.Schedule, s.backend.NowMS())
+	case "overlap":
+		u.Overlap = v.overlap(p.GetOverlap())
+	case "catch_up_per_minute":
+		u.CatchUpPerMinute = v.perMinute(p.GetCatchUpPerMinute())
+	case "pause_after_failures":
+		u.PauseAfterFailures = v.failures(p.GetPauseAfterFailures())
 	case "catch_up":
 		u.CatchUp = v.catchUpPatch(p)
 	case "catch_up_window":

@@ -34,6 +34,8 @@ type Options struct {
 	CORSOrigins []string
 	// MaxPayloadBytes bounds a job's payload, at most LargestMaxPayloadBytes. 0: DefaultMaxPayloadBytes.
 	MaxPayloadBytes int
+	// MaxFiresPerDay bounds how often a recurring job may fire on its busiest day. 0: no bound.
+	MaxFiresPerDay int
 }
 
 // server holds what the handlers share. Of state it has a counter only.
@@ -42,6 +44,8 @@ type server struct {
 	log        *slog.Logger
 	metrics    Metrics
 	maxPayload int
+	// maxFires bounds the fires per day of recurring jobs; 0: nothing does.
+	maxFires uint64
 
 	// procedures by the path of their Connect and gRPC calls.
 	procedures map[string]*method
@@ -84,6 +88,10 @@ func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 	if s.maxPayload == 0 {
 		s.maxPayload = DefaultMaxPayloadBytes
 	}
+	if opts.MaxFiresPerDay < 0 {
+		return nil, fmt.Errorf("check MaxFiresPerDay: %d is negative", opts.MaxFiresPerDay)
+	}
+	s.maxFires = uint64(opts.MaxFiresPerDay)
 	if s.maxPayload < 0 || s.maxPayload > LargestMaxPayloadBytes {
 		return nil, fmt.Errorf("check MaxPayloadBytes: %d is not 0 to %d", s.maxPayload, LargestMaxPayloadBytes)
 	}

@@ -34,6 +34,11 @@ const (
 	pathState         = "job.state"
 	pathPauseReason   = "job.pause_reason"
 	pathSchedule      = "job.schedule"
+	pathSpread        = "job.schedule.spread"
+	pathMaxFires      = "job.schedule.max_fires_per_day"
+	pathOverlap       = "job.overlap"
+	pathPerMinute     = "job.catch_up_per_minute"
+	pathFailures      = "job.pause_after_failures"
 )
 
 // jobSpec validates a job and translates it, with defaults filled in. The id is set as given; the hash is not set yet.
@@ -66,6 +71,7 @@ func (s *server) jobSpec(v *violations, spec *carillonv1.JobSpec, nowMS int64) *
 		CatchUp:         v.catchUp(spec.CatchUp, spec.Schedule),
 		CatchUpWindowMs: v.positive(pathWindow, spec.CatchUpWindow, maxWindow),
 	}
+	v.recurring(c, spec)
 	v.text(pathFairness, spec.FairnessKey, maxFairnessBytes)
 	s.payload(v, spec.Payload, spec.ContentType, spec.PayloadRef)
 	return c
@@ -79,76 +85,6 @@ func (s *server) payload(v *violations, payload []byte, contentType, ref string)
 	if len(payload) > 0 && ref != "" {
 		v.add(pathPayloadRef, "excludes payload: a job has one of them")
 	}
-}
-
-// schedule translates a schedule. A delay stays a delay: it counts from the stamp of the entry that accepts the job.
-func (v *violations) schedule(s *carillonv1.Schedule, nowMS int64) *storagev1.Schedule {
-	switch when := s.GetWhen().(type) {
-	case *carillonv1.Schedule_At:
-		ms := v.instant("job.schedule.at", when.At, nowMS)
-		if when.At == nil {
-			v.add("job.schedule.at", "is required")
-		}
-		return &storagev1.Schedule{AtMs: ms}
-	case *carillonv1.Schedule_Delay:
-		if when.Delay == nil {
-			v.add("job.schedule.delay", "is required")
-			return nil
-		}
-		// No delay is the shortest one: 0 would mean that there is none set.
-		return &storagev1.Schedule{DelayMs: max(1, v.duration("job.schedule.delay", when.Delay, 0, 0, horizon))}
-	case *carillonv1.Schedule_Every:
-		return &storagev1.Schedule{Every: v.every(when.Every, nowMS)}
-	}
-	v.add(pathSchedule, "is required: one of at, delay, every")
-	return nil
-}
-
-// every translates an interval schedule.
-func (v *violations) every(e *carillonv1.Every, nowMS int64) *storagev1.Every {
-	const path = "job.schedule.every."
-	if e.GetInterval() == nil {
-		v.add(path+"interval", "is required")
-		return nil
-	}
-	out := &storagev1.Every{
-		IntervalMs: v.duration(path+"interval", e.Interval, 0, minInterval, maxInterval),
-		StartMs:    v.instant(path+"start", e.Start, nowMS),
-		EndMs:      v.instant(path+"end", e.End, nowMS),
-		MaxRuns:    e.MaxRuns,
-	}
-	if e.Interval.Nanos%int32(time.Millisecond) != 0 {
-		v.add(path+"interval", "is %s; it must be whole milliseconds", showDuration(e.Interval))
-	}
-	switch a := e.Anchor; {
-	case a == nil:
-		// Unset here, too: anchored where it is accepted.
-		out.AnchorMs = out.StartMs
-	case a.Seconds == 0 && a.Nanos == 0:
-		// 1970 itself is a natural anchor, but 0 says that there is none. One interval on is the same grid.
-		out.AnchorMs = out.IntervalMs
-	default:
-		out.AnchorMs = v.instant(path+"anchor", a, nowMS)
-	}
-	if out.EndMs != 0 && out.EndMs < out.StartMs {
-		v.add(path+"end", "is before start")
-	}
-	return out
-}
-
-// catchUp translates the rule; unspecified depends on the kind of schedule.
-func (v *violations) catchUp(c carillonv1.CatchUp, s *carillonv1.Schedule) storagev1.CatchUp {
-	switch c {
-	case carillonv1.CatchUp_CATCH_UP_UNSPECIFIED:
-		if _, recurring := s.GetWhen().(*carillonv1.Schedule_Every); recurring {
-			return storagev1.CatchUp_CATCH_UP_LATEST
-		}
-		return storagev1.CatchUp_CATCH_UP_ALL
-	case carillonv1.CatchUp_CATCH_UP_NONE, carillonv1.CatchUp_CATCH_UP_LATEST, carillonv1.CatchUp_CATCH_UP_ALL:
-		return storagev1.CatchUp(c)
-	}
-	v.add(pathCatchUp, "is %d, which is none of the rules", c)
-	return storagev1.CatchUp_CATCH_UP_UNSPECIFIED
 }
 
 // priority translates a priority; unset is the middle.

@@ -1095,7 +1095,13 @@ type Job struct {
 	// Occurrences that the schedule turned into executions so far.
 	Runs uint64 `protobuf:"varint,36,opt,name=runs,proto3" json:"runs,omitempty"`
 	// Why it is paused, as given by who paused it.
-	PauseReason   string `protobuf:"bytes,37,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
+	PauseReason string `protobuf:"bytes,37,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
+	// The next five times at which it fires, fewer if there are fewer. Only of a recurring job that is active, and only in the
+	// answer of a call about one job: lists leave it out.
+	NextTimes []*FireTime `protobuf:"bytes,38,rep,name=next_times,json=nextTimes,proto3" json:"next_times,omitempty"`
+	// How often it fires on its busiest day, from next_times on; start, end and max_runs do not count. Present together with
+	// next_times.
+	FiresPerDay   uint32 `protobuf:"varint,39,opt,name=fires_per_day,json=firesPerDay,proto3" json:"fires_per_day,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1326,10 +1332,24 @@ func (x *Job) GetPauseReason() string {
 	return ""
 }
 
+func (x *Job) GetNextTimes() []*FireTime {
+	if x != nil {
+		return x.NextTimes
+	}
+	return nil
+}
+
+func (x *Job) GetFiresPerDay() uint32 {
+	if x != nil {
+		return x.FiresPerDay
+	}
+	return 0
+}
+
 // FireTime is an instant at which a job fires.
 type FireTime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The nominal instant.
+	// The nominal instant; with a spread the occurrence starts later.
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
 	// The same on the clock of the schedule's zone, in RFC 3339 with its offset. UTC for other schedules.
 	Local         string `protobuf:"bytes,2,opt,name=local,proto3" json:"local,omitempty"`
@@ -1614,7 +1634,13 @@ type JobReceipt struct {
 	// When it was accepted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// First nominal time. Unset: none.
-	NextTime      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	NextTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	// The first five times at which it fires, fewer if there are fewer. Only of a recurring job, and only in the answer of
+	// CreateJob: batches leave it out.
+	NextTimes []*FireTime `protobuf:"bytes,7,rep,name=next_times,json=nextTimes,proto3" json:"next_times,omitempty"`
+	// How often it fires on its busiest day, from next_times on; start, end and max_runs do not count. Present together with
+	// next_times.
+	FiresPerDay   uint32 `protobuf:"varint,8,opt,name=fires_per_day,json=firesPerDay,proto3" json:"fires_per_day,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1691,6 +1717,20 @@ func (x *JobReceipt) GetNextTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *JobReceipt) GetNextTimes() []*FireTime {
+	if x != nil {
+		return x.NextTimes
+	}
+	return nil
+}
+
+func (x *JobReceipt) GetFiresPerDay() uint32 {
+	if x != nil {
+		return x.FiresPerDay
+	}
+	return 0
+}
+
 var File_carillon_v1_job_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_job_proto_rawDesc = "" +
@@ -1761,8 +1801,7 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_priority\"\xc5\n" +
-	"\n" +
+	"\t_priority\"\x9f\v\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -1795,7 +1834,10 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"updateTime\x127\n" +
 	"\tnext_time\x18# \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\x12\x12\n" +
 	"\x04runs\x18$ \x01(\x04R\x04runs\x12!\n" +
-	"\fpause_reason\x18% \x01(\tR\vpauseReason\x1a9\n" +
+	"\fpause_reason\x18% \x01(\tR\vpauseReason\x124\n" +
+	"\n" +
+	"next_times\x18& \x03(\v2\x15.carillon.v1.FireTimeR\tnextTimes\x12\"\n" +
+	"\rfires_per_day\x18' \x01(\rR\vfiresPerDay\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -1850,7 +1892,7 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\x14_catch_up_per_minuteB\x17\n" +
 	"\x15_pause_after_failuresB\b\n" +
 	"\x06_stateB\x0f\n" +
-	"\r_pause_reason\"\xe6\x01\n" +
+	"\r_pause_reason\"\xc0\x02\n" +
 	"\n" +
 	"JobReceipt\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -1859,7 +1901,10 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\x04R\aversion\x12;\n" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x127\n" +
-	"\tnext_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime*7\n" +
+	"\tnext_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\x124\n" +
+	"\n" +
+	"next_times\x18\a \x03(\v2\x15.carillon.v1.FireTimeR\tnextTimes\x12\"\n" +
+	"\rfires_per_day\x18\b \x01(\rR\vfiresPerDay*7\n" +
 	"\x03Gap\x12\x13\n" +
 	"\x0fGAP_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tGAP_SHIFT\x10\x01\x12\f\n" +
@@ -1968,25 +2013,27 @@ var file_carillon_v1_job_proto_depIdxs = []int32{
 	21, // 37: carillon.v1.Job.create_time:type_name -> google.protobuf.Timestamp
 	21, // 38: carillon.v1.Job.update_time:type_name -> google.protobuf.Timestamp
 	21, // 39: carillon.v1.Job.next_time:type_name -> google.protobuf.Timestamp
-	21, // 40: carillon.v1.FireTime.time:type_name -> google.protobuf.Timestamp
-	5,  // 41: carillon.v1.JobPatch.schedule:type_name -> carillon.v1.Schedule
-	3,  // 42: carillon.v1.JobPatch.catch_up:type_name -> carillon.v1.CatchUp
-	22, // 43: carillon.v1.JobPatch.catch_up_window:type_name -> google.protobuf.Duration
-	19, // 44: carillon.v1.JobPatch.labels:type_name -> carillon.v1.JobPatch.LabelsEntry
-	20, // 45: carillon.v1.JobPatch.headers:type_name -> carillon.v1.JobPatch.HeadersEntry
-	9,  // 46: carillon.v1.JobPatch.retry:type_name -> carillon.v1.RetryPolicy
-	22, // 47: carillon.v1.JobPatch.lease:type_name -> google.protobuf.Duration
-	22, // 48: carillon.v1.JobPatch.start_deadline:type_name -> google.protobuf.Duration
-	22, // 49: carillon.v1.JobPatch.retention:type_name -> google.protobuf.Duration
-	2,  // 50: carillon.v1.JobPatch.overlap:type_name -> carillon.v1.Overlap
-	4,  // 51: carillon.v1.JobPatch.state:type_name -> carillon.v1.JobState
-	21, // 52: carillon.v1.JobReceipt.create_time:type_name -> google.protobuf.Timestamp
-	21, // 53: carillon.v1.JobReceipt.next_time:type_name -> google.protobuf.Timestamp
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	12, // 40: carillon.v1.Job.next_times:type_name -> carillon.v1.FireTime
+	21, // 41: carillon.v1.FireTime.time:type_name -> google.protobuf.Timestamp
+	5,  // 42: carillon.v1.JobPatch.schedule:type_name -> carillon.v1.Schedule
+	3,  // 43: carillon.v1.JobPatch.catch_up:type_name -> carillon.v1.CatchUp
+	22, // 44: carillon.v1.JobPatch.catch_up_window:type_name -> google.protobuf.Duration
+	19, // 45: carillon.v1.JobPatch.labels:type_name -> carillon.v1.JobPatch.LabelsEntry
+	20, // 46: carillon.v1.JobPatch.headers:type_name -> carillon.v1.JobPatch.HeadersEntry
+	9,  // 47: carillon.v1.JobPatch.retry:type_name -> carillon.v1.RetryPolicy
+	22, // 48: carillon.v1.JobPatch.lease:type_name -> google.protobuf.Duration
+	22, // 49: carillon.v1.JobPatch.start_deadline:type_name -> google.protobuf.Duration
+	22, // 50: carillon.v1.JobPatch.retention:type_name -> google.protobuf.Duration
+	2,  // 51: carillon.v1.JobPatch.overlap:type_name -> carillon.v1.Overlap
+	4,  // 52: carillon.v1.JobPatch.state:type_name -> carillon.v1.JobState
+	21, // 53: carillon.v1.JobReceipt.create_time:type_name -> google.protobuf.Timestamp
+	21, // 54: carillon.v1.JobReceipt.next_time:type_name -> google.protobuf.Timestamp
+	12, // 55: carillon.v1.JobReceipt.next_times:type_name -> carillon.v1.FireTime
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_proto_init() }

@@ -95,7 +95,12 @@ type CreateJobResponse struct {
 	// When it was accepted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// First nominal time. Unset: none.
-	NextTime      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	NextTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	// The first five times at which it fires, fewer if there are fewer. Only of a recurring job.
+	NextTimes []*FireTime `protobuf:"bytes,7,rep,name=next_times,json=nextTimes,proto3" json:"next_times,omitempty"`
+	// How often it fires on its busiest day, from next_times on; start, end and max_runs do not count. Present together with
+	// next_times.
+	FiresPerDay   uint32 `protobuf:"varint,8,opt,name=fires_per_day,json=firesPerDay,proto3" json:"fires_per_day,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,6 +175,20 @@ func (x *CreateJobResponse) GetNextTime() *timestamppb.Timestamp {
 		return x.NextTime
 	}
 	return nil
+}
+
+func (x *CreateJobResponse) GetNextTimes() []*FireTime {
+	if x != nil {
+		return x.NextTimes
+	}
+	return nil
+}
+
+func (x *CreateJobResponse) GetFiresPerDay() uint32 {
+	if x != nil {
+		return x.FiresPerDay
+	}
+	return 0
 }
 
 // BatchCreateJobsRequest carries up to 10,000 items or 32 MiB.
@@ -1416,7 +1435,7 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\x1dcarillon/v1/job_service.proto\x12\vcarillon.v1\x1a\x18carillon/v1/errors.proto\x1a\x1bcarillon/v1/execution.proto\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"c\n" +
 	"\x10CreateJobRequest\x12&\n" +
 	"\x03job\x18\x01 \x01(\v2\x14.carillon.v1.JobSpecR\x03job\x12'\n" +
-	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\"\xed\x01\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\"\xc7\x02\n" +
 	"\x11CreateJobResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12 \n" +
@@ -1424,7 +1443,10 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\x04R\aversion\x12;\n" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x127\n" +
-	"\tnext_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\"l\n" +
+	"\tnext_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\x124\n" +
+	"\n" +
+	"next_times\x18\a \x03(\v2\x15.carillon.v1.FireTimeR\tnextTimes\x12\"\n" +
+	"\rfires_per_day\x18\b \x01(\rR\vfiresPerDay\"l\n" +
 	"\x16BatchCreateJobsRequest\x123\n" +
 	"\x05items\x18\x01 \x03(\v2\x1d.carillon.v1.CreateJobRequestR\x05items\x12\x1d\n" +
 	"\n" +
@@ -1558,61 +1580,63 @@ var file_carillon_v1_job_service_proto_goTypes = []any{
 	(*GetJobHistoryResponse)(nil),   // 20: carillon.v1.GetJobHistoryResponse
 	(*JobSpec)(nil),                 // 21: carillon.v1.JobSpec
 	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
-	(*JobReceipt)(nil),              // 23: carillon.v1.JobReceipt
-	(*ItemError)(nil),               // 24: carillon.v1.ItemError
-	(*Job)(nil),                     // 25: carillon.v1.Job
-	(JobState)(0),                   // 26: carillon.v1.JobState
-	(*JobPatch)(nil),                // 27: carillon.v1.JobPatch
-	(*fieldmaskpb.FieldMask)(nil),   // 28: google.protobuf.FieldMask
-	(*Execution)(nil),               // 29: carillon.v1.Execution
-	(*RangeVerdict)(nil),            // 30: carillon.v1.RangeVerdict
-	(*LateAttempt)(nil),             // 31: carillon.v1.LateAttempt
+	(*FireTime)(nil),                // 23: carillon.v1.FireTime
+	(*JobReceipt)(nil),              // 24: carillon.v1.JobReceipt
+	(*ItemError)(nil),               // 25: carillon.v1.ItemError
+	(*Job)(nil),                     // 26: carillon.v1.Job
+	(JobState)(0),                   // 27: carillon.v1.JobState
+	(*JobPatch)(nil),                // 28: carillon.v1.JobPatch
+	(*fieldmaskpb.FieldMask)(nil),   // 29: google.protobuf.FieldMask
+	(*Execution)(nil),               // 30: carillon.v1.Execution
+	(*RangeVerdict)(nil),            // 31: carillon.v1.RangeVerdict
+	(*LateAttempt)(nil),             // 32: carillon.v1.LateAttempt
 }
 var file_carillon_v1_job_service_proto_depIdxs = []int32{
 	21, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
 	22, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
 	22, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
-	0,  // 3: carillon.v1.BatchCreateJobsRequest.items:type_name -> carillon.v1.CreateJobRequest
-	4,  // 4: carillon.v1.BatchCreateJobsResponse.results:type_name -> carillon.v1.BatchCreateJobsResult
-	23, // 5: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
-	24, // 6: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
-	25, // 7: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
-	26, // 8: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
-	25, // 9: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
-	27, // 10: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
-	28, // 11: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	25, // 12: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
-	25, // 13: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
-	25, // 14: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
-	25, // 15: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
-	29, // 16: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
-	30, // 17: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
-	31, // 18: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
-	0,  // 19: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
-	2,  // 20: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
-	5,  // 21: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
-	7,  // 22: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
-	9,  // 23: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
-	11, // 24: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
-	13, // 25: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
-	15, // 26: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
-	17, // 27: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
-	19, // 28: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
-	1,  // 29: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
-	3,  // 30: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
-	6,  // 31: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
-	8,  // 32: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
-	10, // 33: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
-	12, // 34: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
-	14, // 35: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
-	16, // 36: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
-	18, // 37: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
-	20, // 38: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
-	29, // [29:39] is the sub-list for method output_type
-	19, // [19:29] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	23, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
+	0,  // 4: carillon.v1.BatchCreateJobsRequest.items:type_name -> carillon.v1.CreateJobRequest
+	4,  // 5: carillon.v1.BatchCreateJobsResponse.results:type_name -> carillon.v1.BatchCreateJobsResult
+	24, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
+	25, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
+	26, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
+	27, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
+	26, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
+	28, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
+	29, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	26, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
+	26, // 14: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
+	26, // 15: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
+	26, // 16: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
+	30, // 17: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
+	31, // 18: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
+	32, // 19: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
+	0,  // 20: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
+	2,  // 21: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
+	5,  // 22: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
+	7,  // 23: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
+	9,  // 24: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
+	11, // 25: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
+	13, // 26: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
+	15, // 27: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
+	17, // 28: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
+	19, // 29: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
+	1,  // 30: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
+	3,  // 31: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
+	6,  // 32: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
+	8,  // 33: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
+	10, // 34: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
+	12, // 35: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
+	14, // 36: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
+	16, // 37: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
+	18, // 38: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
+	20, // 39: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
+	30, // [30:40] is the sub-list for method output_type
+	20, // [20:30] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_service_proto_init() }

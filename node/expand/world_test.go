@@ -28,6 +28,8 @@ type world struct {
 	eval   Evaluator
 	queue  *Queue
 	counts Counters
+	// asked are the jobs that wanted an expansion.
+	asked []fsm.JobRef
 	// before runs before a batch is applied.
 	before func()
 	// fired are the nominal instants by job, skipped its ranges; offset is the next event's.
@@ -70,11 +72,16 @@ func (w *world) apply(cmds ...*storagev1.Command) []fsm.Result {
 	if err := w.rows.Flush(batch); err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := w.engine.Commit(batch, false); err != nil {
+	wait, err := w.engine.Commit(batch, true)
+	if err == nil {
+		err = wait()
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.rows.Committed()
 	w.queue.Add(w.now, effects.Expand...)
+	w.asked = append(w.asked, effects.Expand...)
 	fsm.Events(w.read(), w.offset, func(offset uint64, record *storagev1.EventRecord) bool {
 		w.offset = offset + 1
 		for _, ev := range record.Events {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -9,30 +8,16 @@ import (
 	"github.com/urfave/cli/v2"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
-)
 
-// parseLength reads a duration as Go writes it, and also whole days: "90s", "1h30m", "7d".
-func parseLength(s string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.ParseInt(days, 10, 32)
-		if err != nil {
-			return 0, fmt.Errorf("%q is not a number of days", s)
-		}
-		return time.Duration(n) * 24 * time.Hour, nil
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a duration such as 90s, 1h30m or 7d", s)
-	}
-	return d, nil
-}
+	"github.com/carillon-scheduler/carillon/cli/manifest"
+)
 
 // lengthFlag reads a flag that holds a duration; nil if it is not set.
 func lengthFlag(c *cli.Context, name string) (*durationpb.Duration, error) {
 	if !c.IsSet(name) {
 		return nil, nil
 	}
-	d, err := parseLength(c.String(name))
+	d, err := manifest.ParseDuration(c.String(name))
 	if err != nil {
 		return nil, usage(c, "--%s: %s", name, err)
 	}

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/carillon-scheduler/carillon/cli/manifest"
 )
 
 // printer prints answers as a table or as one JSON document.
@@ -168,25 +170,13 @@ func length(d *durationpb.Duration) string {
 	return short(d.AsDuration())
 }
 
-// short writes a duration without what says nothing: "7d", "1h", "1h30m", "2.5s".
+// short writes a duration to the millisecond, or to the microsecond below one.
 func short(d time.Duration) string {
-	const day = 24 * time.Hour
-	if d >= day && d%day == 0 {
-		return fmt.Sprintf("%dd", d/day)
-	}
 	unit := time.Microsecond
 	if d >= time.Millisecond {
 		unit = time.Millisecond
 	}
-	d = d.Round(unit)
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
+	return manifest.FormatDuration(d.Round(unit))
 }
 
 func orDash(s string) string {

@@ -18,7 +18,8 @@ const module = "github.com/carillon-scheduler/carillon"
 // adds an arrow here changes the architecture and says so in docs/architecture.md.
 var arrows = map[string][]string{
 	"":                                    {"cli"},
-	"cli":                                 {"client", "node", "bench", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
+	"cli":                                 {"cli/manifest", "client", "node", "bench", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
+	"cli/manifest":                        {"proto/carillon/v1"},
 	"client":                              {"proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/codec"},
 	"client/clienttest":                   {"client", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
 	"bench":                               {"client", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/codec"},
@@ -56,6 +57,7 @@ var owners = map[string][]string{
 	"github.com/cockroachdb/pebble": {"store"},
 	"connectrpc.com":                {"rpc", "client", "client/clienttest", "bench", "cli", "node/route", "proto/carillon/v1/carillonv1connect", "proto/carillon/cluster/v1/clusterv1connect"},
 	"github.com/urfave/cli":         {"cli"},
+	"go.yaml.in/yaml":               {"cli/manifest"},
 	"github.com/prometheus":         {"node"},
 }
 

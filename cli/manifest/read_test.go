@@ -1,0 +1,63 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// TestRead reads files as they stand in testdata and shows the jobs in YAML, or what is wrong. Run "go test ./cli/manifest
+// -rewrite" to write the answers anew, and read the difference.
+//
+//	file NAME   puts a file next to the others
+//	read [NAME]   reads the input, or the named file or directory; with "json" shows the jobs as REST has them
+func TestRead(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		dir := t.TempDir()
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "file":
+				name := filepath.Join(dir, d.CmdArgs[0].Key)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte(d.Input), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+				return ""
+			case "read":
+				path := Stdin
+				if len(d.CmdArgs) > 0 && d.CmdArgs[0].Key != "json" {
+					path = filepath.Join(dir, d.CmdArgs[0].Key)
+				}
+				return strings.ReplaceAll(show(t, path, d.Input, d.HasArg("json")), dir+string(filepath.Separator), "")
+			}
+			t.Fatalf("%s: unknown directive %q", d.Pos, d.Cmd)
+			return ""
+		})
+	})
+}
+
+func show(t *testing.T, path, input string, json bool) string {
+	jobs, err := Read([]string{path}, strings.NewReader(input), "default")
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	var b strings.Builder
+	for _, job := range jobs {
+		if !json {
+			text := write(t, job)["yaml"]
+			fmt.Fprintf(&b, "# %s:%d\n%s", job.File, job.Line, text)
+			continue
+		}
+		body, err := protojson.Marshal(job.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString(strings.ReplaceAll(string(body), " ", "") + "\n")
+	}
+	return b.String()
+}

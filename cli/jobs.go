@@ -69,6 +69,7 @@ func (p *program) jobsCommand() *cli.Command {
 				Name: "history", Usage: "show what became of a job's occurrences", ArgsUsage: "ID",
 				Flags: []cli.Flag{limitFlag()},
 			}, p.jobHistory),
+			p.occurrencesCommand(),
 			p.importCommand(),
 		},
 	}

@@ -76,6 +76,18 @@ func (c *Client) GetJobHistory(
 	})
 }
 
+// ListOccurrences reads a job's nominal instants with their verdicts, page after page: see ListJobs.
+func (c *Client) ListOccurrences(
+	ctx context.Context, req *carillonv1.ListOccurrencesRequest,
+) iter.Seq2[*carillonv1.ListOccurrencesResponse, error] {
+	req = proto.CloneOf(req)
+	return pages(req.GetPageToken(), func(token string) ([]*carillonv1.ListOccurrencesResponse, string, error) {
+		req.PageToken = token
+		res, err := unary(ctx, c, identified, c.jobs.ListOccurrences, req)
+		return []*carillonv1.ListOccurrencesResponse{res}, res.GetNextPageToken(), err
+	})
+}
+
 // pages is the items of the pages that read returns, from that of token until one has no next. Each range begins there.
 func pages[T any](token string, read func(token string) (items []T, next string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {

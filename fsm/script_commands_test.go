@@ -386,7 +386,8 @@ var reads = map[string]func(*script, *strings.Builder, args){
 			fmt.Fprintf(out, "%s of version %d, priority %d\n", showID(ExecutionID(e)), e.JobVersion, e.Template.GetPriority())
 		}
 	},
-	"history": showHistory,
+	"history":     showHistory,
+	"occurrences": showOccurrences,
 	"count": func(sc *script, out *strings.Builder, _ args) {
 		m := ReadMeta(sc.s)
 		fmt.Fprintf(out, "jobs %d, waiting %d, ready %d, leased %d, retrying %d, held %d, dead %d\n", m.Jobs, m.Waiting, m.Ready,

@@ -71,9 +71,14 @@ func (m *Machine) tenantGone(tenant string) bool {
 	return t.GetDeleting() || t.GetDeleted()
 }
 
-// retention is the job's own, else its queue's, else its tenant's, else the default.
+// retention is how long an ended execution with a template is kept.
 func (m *Machine) retention(tenant string, t *storagev1.Template) int64 {
-	for _, ms := range [...]int64{t.GetRetentionMs(), m.queues[t.GetQueue()].GetRetentionMs(), m.tenants[tenant].GetRetentionMs()} {
+	return retentionOf(t, m.queues[t.GetQueue()], m.tenants[tenant])
+}
+
+// retentionOf is the job's own, else its queue's, else its tenant's, else the default.
+func retentionOf(t *storagev1.Template, q *storagev1.QueueSettings, tenant *storagev1.TenantSettings) int64 {
+	for _, ms := range [...]int64{t.GetRetentionMs(), q.GetRetentionMs(), tenant.GetRetentionMs()} {
 		if ms > 0 {
 			return min(ms, maxRetentionMS)
 		}

@@ -79,6 +79,8 @@ func DecodeTimer(key, value []byte) (TimerRef, error) {
 
 // Field numbers of records.proto that are read without decoding the whole message.
 const (
+	executionTenant   protowire.Number = 1
+	executionJobID    protowire.Number = 2
 	executionTemplate protowire.Number = 8
 	executionReadyMS  protowire.Number = 12
 	templateQueue     protowire.Number = 1

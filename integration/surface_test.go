@@ -21,7 +21,7 @@ import (
 var commands = map[protoreflect.Name]string{
 	"CreateJob": "jobs create", "BatchCreateJobs": "jobs import", "GetJob": "jobs get", "ListJobs": "jobs list",
 	"UpdateJob": "jobs update", "PauseJob": "jobs pause", "ResumeJob": "jobs resume", "DeleteJob": "jobs delete",
-	"TriggerJob": "jobs trigger", "GetJobHistory": "jobs history",
+	"TriggerJob": "jobs trigger", "GetJobHistory": "jobs history", "ListOccurrences": "jobs occurrences",
 	"GetExecution": "executions get", "ListExecutions": "executions list", "CancelExecution": "executions cancel",
 	"RequeueDeadLetters": "dead-letters requeue", "PurgeDeadLetters": "dead-letters purge",
 	"CreateQueue": "queues create", "GetQueue": "queues get", "ListQueues": "queues list", "UpdateQueue": "queues update",

@@ -54,6 +54,7 @@ func TestPromisedRoutes(t *testing.T) {
 		"PATCH /v1/jobs/{id}":                "UpdateJob",
 		"DELETE /v1/jobs/{id}":               "DeleteJob",
 		"GET /v1/jobs/{id}/history":          "GetJobHistory",
+		"GET /v1/jobs/{id}/occurrences":      "ListOccurrences",
 		"POST /v1/workers/claim":             "Claim",
 		"POST /v1/executions/{id}/heartbeat": "HeartbeatExecution",
 		"POST /v1/executions/{id}/complete":  "CompleteExecution",

@@ -132,7 +132,7 @@ var limitTable = []Limit{
 	{"header_value", "`headers`", "at most 4,096 bytes of UTF-8 without NUL", "", refused},
 	{"headers_total", "`headers`", "at most 16 KiB, keys and values together", "", refused},
 	{"priority", "`priority`", "0 to 9", "5", refused},
-	{"instant", "`schedule.at`, `every.anchor`, `every.start`, `every.end`, `cron.start`, `cron.end`, `snoozed.until`", "from 1970 to 100 years ahead; rounded up to the millisecond", "", refused},
+	{"instant", "`schedule.at`, `every.anchor`, `every.start`, `every.end`, `cron.start`, `cron.end`, `snoozed.until`, `from`, `to`", "from 1970 to 100 years ahead; rounded up to the millisecond", "", refused},
 	{"delay", "`schedule.delay`", "0 to 100 years; rounded up to the millisecond", "", refused},
 	{"interval", "`every.interval`", "1 s to 100 years, in whole milliseconds", "", refused},
 	{"cron_lines", "`cron.lines`", "1 to 16 patterns", "", refused},

@@ -12,12 +12,14 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // rest serves the google.api.http bindings of the methods: paths below /v1/, JSON in and out, the same handlers as the
@@ -297,8 +299,14 @@ func parseScalar(field protoreflect.FieldDescriptor, text string, v *violations)
 		}
 		v.add(name, "is %q; it must be a name of %s such as %s", text, field.Enum().Name(), field.Enum().Values().Get(1).Name())
 	case protoreflect.MessageKind:
-		mask := &fieldmaskpb.FieldMask{Paths: strings.Split(text, ",")}
-		return protoreflect.ValueOfMessage(mask.ProtoReflect()), true
+		if field.Message().FullName() == fieldMaskName {
+			mask := &fieldmaskpb.FieldMask{Paths: strings.Split(text, ",")}
+			return protoreflect.ValueOfMessage(mask.ProtoReflect()), true
+		}
+		if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+			return protoreflect.ValueOfMessage(timestamppb.New(t).ProtoReflect()), true
+		}
+		v.add(name, "is %q; it must be an instant such as 2026-01-31T09:00:00Z", text)
 	}
 	return protoreflect.Value{}, false
 }

@@ -132,12 +132,13 @@ func isQueryKind(field protoreflect.FieldDescriptor) bool {
 		protoreflect.Uint64Kind, protoreflect.EnumKind:
 		return true
 	case protoreflect.MessageKind:
-		return field.Message().FullName() == fieldMaskName
+		name := field.Message().FullName()
+		return !field.IsList() && (name == fieldMaskName || name == timestampName)
 	}
 	return false
 }
 
-// fieldMaskName is the one message that stands in queries: as names with commas between them.
+// fieldMaskName is one of the two messages that stand in queries: as names with commas between them. The other is an instant.
 var fieldMaskName = (&fieldmaskpb.FieldMask{}).ProtoReflect().Descriptor().FullName()
 
 // matchRoute finds the route of a request and the values of its path. If only the verb does not match, allowed has those

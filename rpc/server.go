@@ -222,6 +222,7 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.JobServiceDeleteJobProcedure, single, s.deleteJob),
 		unary(s, carillonv1connect.JobServiceTriggerJobProcedure, single, s.triggerJob),
 		unary(s, carillonv1connect.JobServiceGetJobHistoryProcedure, single, s.getJobHistory),
+		unary(s, carillonv1connect.JobServiceListOccurrencesProcedure, single, s.listOccurrences),
 
 		unary(s, carillonv1connect.WorkerServiceClaimProcedure, single, s.claim),
 		unary(s, carillonv1connect.WorkerServiceHeartbeatProcedure, maxBatchBytes, s.heartbeat),

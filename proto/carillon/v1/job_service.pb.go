@@ -1428,11 +1428,194 @@ func (x *GetJobHistoryResponse) GetNextPageToken() string {
 	return ""
 }
 
+// ListOccurrencesRequest asks what became of a job's nominal instants.
+type ListOccurrencesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Empty: "default".
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// No instant before it. Unset: all that are kept.
+	From *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// No instant after it. Unset: up to the next one that is pending.
+	To *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	// Also what was triggered and backfilled. Default: only what the schedule names.
+	AllKinds bool `protobuf:"varint,5,opt,name=all_kinds,json=allKinds,proto3" json:"all_kinds,omitempty"`
+	// At most 1,000. 0: 100.
+	PageSize int32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before; empty: the first page. Other fields must not change between pages.
+	PageToken string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Answer from the nearest replica, which may lag behind or be cut off. Default: a current read.
+	Stale         bool `protobuf:"varint,8,opt,name=stale,proto3" json:"stale,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOccurrencesRequest) Reset() {
+	*x = ListOccurrencesRequest{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOccurrencesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOccurrencesRequest) ProtoMessage() {}
+
+func (x *ListOccurrencesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOccurrencesRequest.ProtoReflect.Descriptor instead.
+func (*ListOccurrencesRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListOccurrencesRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ListOccurrencesRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListOccurrencesRequest) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *ListOccurrencesRequest) GetTo() *timestamppb.Timestamp {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *ListOccurrencesRequest) GetAllKinds() bool {
+	if x != nil {
+		return x.AllKinds
+	}
+	return false
+}
+
+func (x *ListOccurrencesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListOccurrencesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListOccurrencesRequest) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
+// ListOccurrencesResponse is one page of occurrences.
+type ListOccurrencesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most page_size, in the order of their instants.
+	Occurrences []*Occurrence `protobuf:"bytes,1,rep,name=occurrences,proto3" json:"occurrences,omitempty"`
+	// Set if the range begins before it: of earlier instants some may be missing here, because retention removed them or the
+	// job did not exist.
+	KnownFrom *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=known_from,json=knownFrom,proto3" json:"known_from,omitempty"`
+	// Set if the range ends after it: what a cron job fires later is not computed yet. PreviewSchedule tells.
+	KnownTo *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=known_to,json=knownTo,proto3" json:"known_to,omitempty"`
+	// Where the next page starts; empty: this is the last page. A page may be short, or empty, and still carry it.
+	NextPageToken string `protobuf:"bytes,4,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOccurrencesResponse) Reset() {
+	*x = ListOccurrencesResponse{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOccurrencesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOccurrencesResponse) ProtoMessage() {}
+
+func (x *ListOccurrencesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOccurrencesResponse.ProtoReflect.Descriptor instead.
+func (*ListOccurrencesResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListOccurrencesResponse) GetOccurrences() []*Occurrence {
+	if x != nil {
+		return x.Occurrences
+	}
+	return nil
+}
+
+func (x *ListOccurrencesResponse) GetKnownFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.KnownFrom
+	}
+	return nil
+}
+
+func (x *ListOccurrencesResponse) GetKnownTo() *timestamppb.Timestamp {
+	if x != nil {
+		return x.KnownTo
+	}
+	return nil
+}
+
+func (x *ListOccurrencesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 var File_carillon_v1_job_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1dcarillon/v1/job_service.proto\x12\vcarillon.v1\x1a\x18carillon/v1/errors.proto\x1a\x1bcarillon/v1/execution.proto\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"c\n" +
+	"\x1dcarillon/v1/job_service.proto\x12\vcarillon.v1\x1a\x18carillon/v1/errors.proto\x1a\x1bcarillon/v1/execution.proto\x1a\x15carillon/v1/job.proto\x1a\x1ccarillon/v1/occurrence.proto\x1a\x1cgoogle/api/annotations.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"c\n" +
 	"\x10CreateJobRequest\x12&\n" +
 	"\x03job\x18\x01 \x01(\v2\x14.carillon.v1.JobSpecR\x03job\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\"\xc7\x02\n" +
@@ -1527,7 +1710,23 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"executions\x125\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x19.carillon.v1.RangeVerdictR\bverdicts\x12=\n" +
 	"\rlate_attempts\x18\x03 \x03(\v2\x18.carillon.v1.LateAttemptR\flateAttempts\x12&\n" +
-	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken2\xc5\b\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\"\x8b\x02\n" +
+	"\x16ListOccurrencesRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12.\n" +
+	"\x04from\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12*\n" +
+	"\x02to\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\x12\x1b\n" +
+	"\tall_kinds\x18\x05 \x01(\bR\ballKinds\x12\x1b\n" +
+	"\tpage_size\x18\x06 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\a \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05stale\x18\b \x01(\bR\x05stale\"\xee\x01\n" +
+	"\x17ListOccurrencesResponse\x129\n" +
+	"\voccurrences\x18\x01 \x03(\v2\x17.carillon.v1.OccurrenceR\voccurrences\x129\n" +
+	"\n" +
+	"known_from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tknownFrom\x125\n" +
+	"\bknown_to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aknownTo\x12&\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken2\xc6\t\n" +
 	"\n" +
 	"JobService\x12a\n" +
 	"\tCreateJob\x12\x1d.carillon.v1.CreateJobRequest\x1a\x1e.carillon.v1.CreateJobResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x03job\"\b/v1/jobs\x12}\n" +
@@ -1541,7 +1740,8 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\tDeleteJob\x12\x1d.carillon.v1.DeleteJobRequest\x1a\x1e.carillon.v1.DeleteJobResponse\"\x1a\x82\xd3\xe4\x93\x02\x14b\x03job*\r/v1/jobs/{id}\x12o\n" +
 	"\n" +
 	"TriggerJob\x12\x1e.carillon.v1.TriggerJobRequest\x1a\x1f.carillon.v1.TriggerJobResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/jobs/{id}/trigger\x12u\n" +
-	"\rGetJobHistory\x12!.carillon.v1.GetJobHistoryRequest\x1a\".carillon.v1.GetJobHistoryResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/jobs/{id}/historyBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"\rGetJobHistory\x12!.carillon.v1.GetJobHistoryRequest\x1a\".carillon.v1.GetJobHistoryResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/jobs/{id}/history\x12\x7f\n" +
+	"\x0fListOccurrences\x12#.carillon.v1.ListOccurrencesRequest\x1a$.carillon.v1.ListOccurrencesResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/jobs/{id}/occurrencesBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_job_service_proto_rawDescOnce sync.Once
@@ -1555,7 +1755,7 @@ func file_carillon_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_job_service_proto_rawDescData
 }
 
-var file_carillon_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_carillon_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_carillon_v1_job_service_proto_goTypes = []any{
 	(*CreateJobRequest)(nil),        // 0: carillon.v1.CreateJobRequest
 	(*CreateJobResponse)(nil),       // 1: carillon.v1.CreateJobResponse
@@ -1578,65 +1778,75 @@ var file_carillon_v1_job_service_proto_goTypes = []any{
 	(*TriggerJobResponse)(nil),      // 18: carillon.v1.TriggerJobResponse
 	(*GetJobHistoryRequest)(nil),    // 19: carillon.v1.GetJobHistoryRequest
 	(*GetJobHistoryResponse)(nil),   // 20: carillon.v1.GetJobHistoryResponse
-	(*JobSpec)(nil),                 // 21: carillon.v1.JobSpec
-	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
-	(*FireTime)(nil),                // 23: carillon.v1.FireTime
-	(*JobReceipt)(nil),              // 24: carillon.v1.JobReceipt
-	(*ItemError)(nil),               // 25: carillon.v1.ItemError
-	(*Job)(nil),                     // 26: carillon.v1.Job
-	(JobState)(0),                   // 27: carillon.v1.JobState
-	(*JobPatch)(nil),                // 28: carillon.v1.JobPatch
-	(*fieldmaskpb.FieldMask)(nil),   // 29: google.protobuf.FieldMask
-	(*Execution)(nil),               // 30: carillon.v1.Execution
-	(*RangeVerdict)(nil),            // 31: carillon.v1.RangeVerdict
-	(*LateAttempt)(nil),             // 32: carillon.v1.LateAttempt
+	(*ListOccurrencesRequest)(nil),  // 21: carillon.v1.ListOccurrencesRequest
+	(*ListOccurrencesResponse)(nil), // 22: carillon.v1.ListOccurrencesResponse
+	(*JobSpec)(nil),                 // 23: carillon.v1.JobSpec
+	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
+	(*FireTime)(nil),                // 25: carillon.v1.FireTime
+	(*JobReceipt)(nil),              // 26: carillon.v1.JobReceipt
+	(*ItemError)(nil),               // 27: carillon.v1.ItemError
+	(*Job)(nil),                     // 28: carillon.v1.Job
+	(JobState)(0),                   // 29: carillon.v1.JobState
+	(*JobPatch)(nil),                // 30: carillon.v1.JobPatch
+	(*fieldmaskpb.FieldMask)(nil),   // 31: google.protobuf.FieldMask
+	(*Execution)(nil),               // 32: carillon.v1.Execution
+	(*RangeVerdict)(nil),            // 33: carillon.v1.RangeVerdict
+	(*LateAttempt)(nil),             // 34: carillon.v1.LateAttempt
+	(*Occurrence)(nil),              // 35: carillon.v1.Occurrence
 }
 var file_carillon_v1_job_service_proto_depIdxs = []int32{
-	21, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
-	22, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
-	22, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
-	23, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
+	23, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
+	24, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
+	24, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
+	25, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
 	0,  // 4: carillon.v1.BatchCreateJobsRequest.items:type_name -> carillon.v1.CreateJobRequest
 	4,  // 5: carillon.v1.BatchCreateJobsResponse.results:type_name -> carillon.v1.BatchCreateJobsResult
-	24, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
-	25, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
-	26, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
-	27, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
-	26, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
-	28, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
-	29, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	26, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
-	26, // 14: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
-	26, // 15: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
-	26, // 16: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
-	30, // 17: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
-	31, // 18: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
-	32, // 19: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
-	0,  // 20: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
-	2,  // 21: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
-	5,  // 22: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
-	7,  // 23: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
-	9,  // 24: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
-	11, // 25: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
-	13, // 26: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
-	15, // 27: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
-	17, // 28: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
-	19, // 29: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
-	1,  // 30: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
-	3,  // 31: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
-	6,  // 32: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
-	8,  // 33: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
-	10, // 34: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
-	12, // 35: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
-	14, // 36: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
-	16, // 37: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
-	18, // 38: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
-	20, // 39: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
-	30, // [30:40] is the sub-list for method output_type
-	20, // [20:30] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	26, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
+	27, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
+	28, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
+	29, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
+	28, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
+	30, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
+	31, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	28, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
+	28, // 14: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
+	28, // 15: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
+	28, // 16: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
+	32, // 17: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
+	33, // 18: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
+	34, // 19: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
+	24, // 20: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
+	24, // 21: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
+	35, // 22: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
+	24, // 23: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
+	24, // 24: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
+	0,  // 25: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
+	2,  // 26: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
+	5,  // 27: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
+	7,  // 28: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
+	9,  // 29: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
+	11, // 30: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
+	13, // 31: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
+	15, // 32: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
+	17, // 33: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
+	19, // 34: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
+	21, // 35: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
+	1,  // 36: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
+	3,  // 37: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
+	6,  // 38: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
+	8,  // 39: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
+	10, // 40: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
+	12, // 41: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
+	14, // 42: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
+	16, // 43: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
+	18, // 44: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
+	20, // 45: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
+	22, // 46: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
+	36, // [36:47] is the sub-list for method output_type
+	25, // [25:36] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_service_proto_init() }
@@ -1647,6 +1857,7 @@ func file_carillon_v1_job_service_proto_init() {
 	file_carillon_v1_errors_proto_init()
 	file_carillon_v1_execution_proto_init()
 	file_carillon_v1_job_proto_init()
+	file_carillon_v1_occurrence_proto_init()
 	file_carillon_v1_job_service_proto_msgTypes[4].OneofWrappers = []any{
 		(*BatchCreateJobsResult_Receipt)(nil),
 		(*BatchCreateJobsResult_Error)(nil),
@@ -1657,7 +1868,7 @@ func file_carillon_v1_job_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_job_service_proto_rawDesc), len(file_carillon_v1_job_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -55,6 +55,9 @@ const (
 	// JobServiceGetJobHistoryProcedure is the fully-qualified name of the JobService's GetJobHistory
 	// RPC.
 	JobServiceGetJobHistoryProcedure = "/carillon.v1.JobService/GetJobHistory"
+	// JobServiceListOccurrencesProcedure is the fully-qualified name of the JobService's
+	// ListOccurrences RPC.
+	JobServiceListOccurrencesProcedure = "/carillon.v1.JobService/ListOccurrences"
 )
 
 // JobServiceClient is a client for the carillon.v1.JobService service.
@@ -92,6 +95,10 @@ type JobServiceClient interface {
 	// their attempts, ranges without an execution, and late attempts. Fails with not_found if neither the job nor any
 	// history of it exists.
 	GetJobHistory(context.Context, *connect.Request[v1.GetJobHistoryRequest]) (*connect.Response[v1.GetJobHistoryResponse], error)
+	// ListOccurrences reads the job's nominal instants of a time range in their order, each with its verdict: what ran, what
+	// did not and why, what waits. Ranges of instants with one verdict stay ranges. It knows the job as it is now: of an
+	// earlier one of the same id GetJobHistory tells. Fails with not_found, but not of a job that was deleted within 24 h.
+	ListOccurrences(context.Context, *connect.Request[v1.ListOccurrencesRequest]) (*connect.Response[v1.ListOccurrencesResponse], error)
 }
 
 // NewJobServiceClient constructs a client for the carillon.v1.JobService service. By default, it
@@ -165,6 +172,12 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(jobServiceMethods.ByName("GetJobHistory")),
 			connect.WithClientOptions(opts...),
 		),
+		listOccurrences: connect.NewClient[v1.ListOccurrencesRequest, v1.ListOccurrencesResponse](
+			httpClient,
+			baseURL+JobServiceListOccurrencesProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("ListOccurrences")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -180,6 +193,7 @@ type jobServiceClient struct {
 	deleteJob       *connect.Client[v1.DeleteJobRequest, v1.DeleteJobResponse]
 	triggerJob      *connect.Client[v1.TriggerJobRequest, v1.TriggerJobResponse]
 	getJobHistory   *connect.Client[v1.GetJobHistoryRequest, v1.GetJobHistoryResponse]
+	listOccurrences *connect.Client[v1.ListOccurrencesRequest, v1.ListOccurrencesResponse]
 }
 
 // CreateJob calls carillon.v1.JobService.CreateJob.
@@ -232,6 +246,11 @@ func (c *jobServiceClient) GetJobHistory(ctx context.Context, req *connect.Reque
 	return c.getJobHistory.CallUnary(ctx, req)
 }
 
+// ListOccurrences calls carillon.v1.JobService.ListOccurrences.
+func (c *jobServiceClient) ListOccurrences(ctx context.Context, req *connect.Request[v1.ListOccurrencesRequest]) (*connect.Response[v1.ListOccurrencesResponse], error) {
+	return c.listOccurrences.CallUnary(ctx, req)
+}
+
 // JobServiceHandler is an implementation of the carillon.v1.JobService service.
 type JobServiceHandler interface {
 	// CreateJob accepts a job. A repeated call with the same id or idempotency key and the same body gets the same
@@ -267,6 +286,10 @@ type JobServiceHandler interface {
 	// their attempts, ranges without an execution, and late attempts. Fails with not_found if neither the job nor any
 	// history of it exists.
 	GetJobHistory(context.Context, *connect.Request[v1.GetJobHistoryRequest]) (*connect.Response[v1.GetJobHistoryResponse], error)
+	// ListOccurrences reads the job's nominal instants of a time range in their order, each with its verdict: what ran, what
+	// did not and why, what waits. Ranges of instants with one verdict stay ranges. It knows the job as it is now: of an
+	// earlier one of the same id GetJobHistory tells. Fails with not_found, but not of a job that was deleted within 24 h.
+	ListOccurrences(context.Context, *connect.Request[v1.ListOccurrencesRequest]) (*connect.Response[v1.ListOccurrencesResponse], error)
 }
 
 // NewJobServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -336,6 +359,12 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(jobServiceMethods.ByName("GetJobHistory")),
 		connect.WithHandlerOptions(opts...),
 	)
+	jobServiceListOccurrencesHandler := connect.NewUnaryHandler(
+		JobServiceListOccurrencesProcedure,
+		svc.ListOccurrences,
+		connect.WithSchema(jobServiceMethods.ByName("ListOccurrences")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carillon.v1.JobService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case JobServiceCreateJobProcedure:
@@ -358,6 +387,8 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 			jobServiceTriggerJobHandler.ServeHTTP(w, r)
 		case JobServiceGetJobHistoryProcedure:
 			jobServiceGetJobHistoryHandler.ServeHTTP(w, r)
+		case JobServiceListOccurrencesProcedure:
+			jobServiceListOccurrencesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -405,4 +436,8 @@ func (UnimplementedJobServiceHandler) TriggerJob(context.Context, *connect.Reque
 
 func (UnimplementedJobServiceHandler) GetJobHistory(context.Context, *connect.Request[v1.GetJobHistoryRequest]) (*connect.Response[v1.GetJobHistoryResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.GetJobHistory is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) ListOccurrences(context.Context, *connect.Request[v1.ListOccurrencesRequest]) (*connect.Response[v1.ListOccurrencesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.ListOccurrences is not implemented"))
 }

@@ -85,6 +85,7 @@ func (p *program) app() *cli.App {
 			p.queuesCommand(),
 			p.tenantsCommand(),
 			p.clusterCommand(),
+			p.clockCommand(),
 			p.versionCommand(),
 			p.completionCommand(),
 		},

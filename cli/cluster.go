@@ -175,6 +175,8 @@ func nodeRows(res *carillonv1.GetClusterResponse) [][]string {
 			clock = "-"
 		case n.GetClockHeld():
 			clock = "held"
+		case n.GetClockVirtual():
+			clock = "virtual"
 		}
 		if d := n.GetClockOffset(); d != nil {
 			offset = d.AsDuration().String()

@@ -29,10 +29,17 @@ func instantFlag(c *cli.Context, name string) (*timestamppb.Timestamp, error) {
 	if !c.IsSet(name) {
 		return nil, nil
 	}
-	t, err := time.Parse(time.RFC3339Nano, c.String(name))
+	t, err := parseInstant(c.String(name))
 	if err != nil {
-		return nil, usage(c, "--%s: %q is not an instant such as 2026-01-31T09:00:00Z or 2026-01-31T10:00:00+01:00",
-			name, c.String(name))
+		return nil, usage(c, "--%s: %s", name, err)
+	}
+	return t, nil
+}
+
+func parseInstant(s string) (*timestamppb.Timestamp, error) {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not an instant such as 2026-01-31T09:00:00Z or 2026-01-31T10:00:00+01:00", s)
 	}
 	return timestamppb.New(t), nil
 }

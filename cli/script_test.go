@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 //	run        the first line of the input is the command line, the others are its standard input
 //	wait D     lets time pass
 //	work fail  a worker takes what is ready and fails it, or with "work" completes it
+//	virtual T  the server's clock is virtual and stands at an instant
 //	down CODE  the server answers everything with CODE; with "but=N" the first N calls are served; "up" ends that
 //
 // Run "go test ./cli -rewrite" to write the answers anew, and read the difference.
@@ -91,6 +92,12 @@ func direct(t *testing.T, server *clienttest.Server, d *datadriven.TestData) str
 			}
 			return clienttest.Fail(code, "the server is down", hint(time.Second))
 		})
+	case "virtual":
+		at, err := time.Parse(time.RFC3339, d.CmdArgs[0].Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.VirtualClock(at)
 	case "up":
 		server.Before(nil)
 	default:

@@ -72,6 +72,10 @@ func (p *program) serveCommand() *cli.Command {
 				Name: "clock-hold", Category: clock, Value: d.ClockHold,
 				Usage: "how `LONG` a lone node waits for a stepped clock before it believes it",
 			},
+			&cli.StringFlag{
+				Name: "virtual-clock", Category: clock,
+				Usage: "for development: time begins at this `INSTANT` and stands still until 'carillon clock advance'",
+			},
 		},
 		Action: func(c *cli.Context) error {
 			if err := checkArguments(c, ""); err != nil {
@@ -103,6 +107,13 @@ func (p *program) nodeConfig(c *cli.Context) (node.Config, error) {
 	config.CacheBytes, config.MemTableBytes = c.Int64("cache-bytes"), c.Int64("memtable-bytes")
 	config.RowCacheBytes = c.Int64("row-cache-bytes")
 	config.ClockStepLimit, config.ClockHold = c.Duration("clock-step-limit"), c.Duration("clock-hold")
+	begin, err := instantFlag(c, "virtual-clock")
+	if err != nil {
+		return config, err
+	}
+	if begin != nil {
+		config.VirtualClock = begin.AsTime()
+	}
 	config.VerifyEvery = c.Duration("verify-every")
 	config.RaiseLevelAfter = c.Duration("raise-level-after")
 	config.ShutdownTimeout, config.EtcdSocket = c.Duration("shutdown-timeout"), c.String("etcd-socket")

@@ -30,6 +30,8 @@ var (
 	merged = policy{identified: true, try: tryTimeout, counted: true}
 	// task is for bulk operations, which the server waits for.
 	task = policy{identified: true, try: taskTimeout}
+	// advance waits for the server, which takes a part of the way at a time.
+	advance = policy{try: advanceTimeout}
 	// verification reads every row of a shard.
 	verification = policy{identified: true, try: verificationTimeout}
 )

@@ -9,9 +9,10 @@ const DefaultTimeout = 30 * time.Second
 const MaxProgress = 16 << 10
 
 const (
-	// tryTimeout bounds one try of a call, so that a frozen node costs a try and not the call; those of bulk operations and
-	// of verifications wait for work to be done.
+	// tryTimeout bounds one try of a call, so that a frozen node costs a try and not the call; those of bulk operations, of
+	// verifications and of a clock's advance wait for work to be done.
 	tryTimeout          = 10 * time.Second
+	advanceTimeout      = 25 * time.Second
 	taskTimeout         = 2 * time.Minute
 	verificationTimeout = 15 * time.Minute
 

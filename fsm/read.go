@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"math"
+
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
@@ -99,6 +101,15 @@ func ScanTimers(r Reader, fromMS, toMS int64, fn func(TimerRef) bool) {
 		}
 		return fn(ref)
 	})
+}
+
+// FirstTimer is the instant of the earliest timer; ok is false if there is none.
+func FirstTimer(r Reader) (atMS int64, ok bool) {
+	ScanTimers(r, ReadMeta(r).GetLowWaterMs(), math.MaxInt64, func(t TimerRef) bool {
+		atMS, ok = t.AtMS, true
+		return false
+	})
+	return atMS, ok
 }
 
 // ScanReady calls fn for the ready rows with keys in [start, end) until it returns false. A nil start is the first one, a

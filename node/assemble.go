@@ -92,14 +92,7 @@ func (n *Node) assemble() error {
 	if err != nil {
 		return err
 	}
-	clocks := clock.Config{
-		StepLimit: n.cfg.ClockStepLimit, Hold: n.cfg.ClockHold, Logger: n.logger, Changed: n.clockChanged,
-	}
-	if n.inner != nil {
-		clocks.Peers = n.peerClocks
-	}
-	n.guard, err = clock.New(clocks, lastStampMS)
-	if err != nil {
+	if err := n.openClock(lastStampMS); err != nil {
 		return err
 	}
 	n.alarms = &alarms{logger: n.logger, now: n.guard.Now}
@@ -110,11 +103,7 @@ func (n *Node) assemble() error {
 		Logger:     n.logger,
 	})
 	n.settings, n.tasks, n.verifier = newSettings(n), newTasks(n), newVerifier(n.logger)
-	dispatching := dispatch.Config{Logger: n.logger}
-	if n.inner != nil {
-		dispatching.Hint = n.hint
-	}
-	if n.dispatcher, err = dispatch.New(dispatching, dispatchHost{n}); err != nil {
+	if n.dispatcher, err = dispatch.New(n.dispatching(), dispatchHost{n}); err != nil {
 		return err
 	}
 	n.expander = expand.New(expand.Config{
@@ -129,7 +118,7 @@ func (n *Node) assemble() error {
 			LogBytes:    loneLogBytes,
 			Logger:      n.logger,
 			Hooks:       n.metrics.hooks(),
-			Patience:    patience,
+			Patience:    n.patience(),
 		},
 		Now: n.guard.Now, Keeper: n.keeper, Listener: listener{n}, OnVerify: n.verifier.ask, StopTimeout: n.cfg.ShutdownTimeout / 3,
 	}
@@ -151,6 +140,35 @@ func (n *Node) assemble() error {
 		MaxPayloadBytes: n.cfg.MaxPayloadBytes, MaxFiresPerDay: n.cfg.MaxFiresPerDay, Metrics: n.metrics,
 	})
 	return err
+}
+
+// openClock makes the node's clock: its machine's under guard, unless it is to be a virtual one.
+func (n *Node) openClock(lastStampMS int64) error {
+	if !n.cfg.VirtualClock.IsZero() {
+		n.openVirtualClock(lastStampMS)
+		return nil
+	}
+	clocks := clock.Config{
+		StepLimit: n.cfg.ClockStepLimit, Hold: n.cfg.ClockHold, Logger: n.logger, Changed: n.clockChanged,
+	}
+	if n.inner != nil {
+		clocks.Peers = n.peerClocks
+	}
+	guard, err := clock.New(clocks, lastStampMS)
+	n.guard = guard
+	return err
+}
+
+// dispatching is how the dispatcher is to work here.
+func (n *Node) dispatching() dispatch.Config {
+	cfg := dispatch.Config{Logger: n.logger}
+	if n.inner != nil {
+		cfg.Hint = n.hint
+	}
+	if n.advancer != nil {
+		virtualDispatching(&cfg)
+	}
+	return cfg
 }
 
 // loadReplicas reads the replicas of this store, and the newest stamp in their logs.

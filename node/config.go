@@ -46,6 +46,9 @@ type Config struct {
 	// be put right before it believes it.
 	ClockStepLimit time.Duration
 	ClockHold      time.Duration
+	// VirtualClock, if it is set, is where the time of a development server begins: it stands still until AdvanceClock is
+	// called, and goes on where the log ends if that is later. It is refused with Peers and Join. See docs/testing.md.
+	VirtualClock time.Time
 	// VerifyEvery is how often each shard that the node leads is verified unasked; 0: never.
 	VerifyEvery time.Duration
 	// RaiseLevelAfter is for how long every node's binary must have supported a higher level of the state machine until it
@@ -100,6 +103,9 @@ func (c *Config) Validate() error {
 			"listen on 127.0.0.1, or add --insecure if the network is trusted", c.Listen)
 	}
 	if err := c.validateCluster(host, port); err != nil {
+		return err
+	}
+	if err := c.validateVirtualClock(); err != nil {
 		return err
 	}
 	if c.Shards < 1 || c.Shards > 1024 {
@@ -179,6 +185,20 @@ func (c *Config) validateCluster(host, port string) error {
 		return checkReach(host, "peers", p.Addr)
 	}
 	return fmt.Errorf("name: %q is not among --peers", c.Name)
+}
+
+// validateVirtualClock checks where a virtual clock begins, if there is to be one.
+func (c *Config) validateVirtualClock() error {
+	switch {
+	case c.VirtualClock.IsZero():
+		return nil
+	case c.clustered():
+		return fmt.Errorf("virtual-clock: is for a development server that is alone; the nodes of a cluster, by --peers or --join, " +
+			"keep the time of their machines")
+	case c.VirtualClock.UnixMilli() < 1 || c.VirtualClock.After(lastInstant):
+		return fmt.Errorf("virtual-clock: %s is not from 1970 to 9999", c.VirtualClock.UTC().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // checkReach refuses a node that listens where only its own machine reaches it, in a cluster that is elsewhere by a flag's

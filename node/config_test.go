@@ -54,6 +54,13 @@ func TestConfigValidate(t *testing.T) {
 		{"join and listen anywhere", clustered(func(c *Config) {
 			c.Peers, c.Join, c.Listen, c.Insecure = nil, []string{"h:1"}, ":7070", true
 		}), "the cluster has to reach this node there"},
+		{"a virtual clock", func(c *Config) { c.VirtualClock = time.Date(2026, 3, 8, 0, 0, 0, 0, time.UTC) }, ""},
+		{"a virtual clock before 1970", func(c *Config) { c.VirtualClock = time.Unix(0, 0) }, "virtual-clock: 1970-01-01T00:00:00Z is not from 1970"},
+		{"a virtual clock after 9999", func(c *Config) { c.VirtualClock = lastInstant.Add(time.Second) }, "virtual-clock:"},
+		{"a virtual clock among peers", clustered(func(c *Config) { c.VirtualClock = lastInstant }), "virtual-clock: is for a development server that is alone"},
+		{"a virtual clock that joins", clustered(func(c *Config) {
+			c.Peers, c.Join, c.VirtualClock = nil, []string{"127.0.0.1:1"}, lastInstant
+		}), "virtual-clock: is for a development server that is alone"},
 		{"hold", func(c *Config) { c.ClockHold = 25 * time.Hour }, "clock-hold:"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

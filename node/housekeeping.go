@@ -33,20 +33,28 @@ func (n *Node) housekeep(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := n.trimEvents(ctx, n.shardsToKeep()); err != nil {
+		if err := n.keepHouse(ctx); err != nil {
 			return err
 		}
-		for more := true; more && ctx.Err() == nil; {
-			more = false
-			for _, shard := range n.shardsToKeep() {
-				again, err := n.housekeepShard(ctx, shard)
-				if err != nil {
-					return err
-				}
-				more = more || again
+	}
+}
+
+// keepHouse removes what has outlived its retention by now, or what it comes to until ctx ends.
+func (n *Node) keepHouse(ctx context.Context) error {
+	if err := n.trimEvents(ctx, n.shardsToKeep()); err != nil {
+		return err
+	}
+	for more := true; more && ctx.Err() == nil; {
+		more = false
+		for _, shard := range n.shardsToKeep() {
+			again, err := n.housekeepShard(ctx, shard)
+			if err != nil {
+				return err
 			}
+			more = more || again
 		}
 	}
+	return nil
 }
 
 // shardsToKeep are those that this node leads; none while the clock is held.

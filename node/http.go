@@ -85,9 +85,9 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	switch r.URL.Path {
 	case "/healthz":
-		writeHealth(rw, nil)
+		writeHealth(rw, nil, "")
 	case "/readyz":
-		writeHealth(rw, []string{reason})
+		writeHealth(rw, []string{reason}, "")
 	default:
 		// In the form of Connect's and REST's errors; gRPC goes by the status.
 		rw.Header().Set("Content-Type", "application/json")
@@ -143,16 +143,16 @@ func serveHTTP(ctx context.Context, server *http.Server, l net.Listener, grace t
 }
 
 // routes puts health and metrics beside the API. It looks at whole paths, unlike http.ServeMux, which redirects those with
-// "." and ".." in them: the ids of jobs may be just that.
-func routes(api http.Handler, registry *prometheus.Registry, ready func() []string) http.Handler {
+// "." and ".." in them: the ids of jobs may be just that. note is what health is to tell besides.
+func routes(api http.Handler, registry *prometheus.Registry, ready func() []string, note string) http.Handler {
 	exposition := promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 		switch {
 		case reads && r.URL.Path == "/healthz":
-			writeHealth(w, nil)
+			writeHealth(w, nil, note)
 		case reads && r.URL.Path == "/readyz":
-			writeHealth(w, ready())
+			writeHealth(w, ready(), note)
 		case reads && r.URL.Path == "/metrics":
 			exposition.ServeHTTP(w, r)
 		default:
@@ -162,7 +162,7 @@ func routes(api http.Handler, registry *prometheus.Registry, ready func() []stri
 }
 
 // writeHealth answers 200, or 503 with the reasons.
-func writeHealth(w http.ResponseWriter, reasons []string) {
+func writeHealth(w http.ResponseWriter, reasons []string, note string) {
 	w.Header().Set("Content-Type", "application/json")
 	status := "ok"
 	if len(reasons) > 0 {
@@ -173,5 +173,6 @@ func writeHealth(w http.ResponseWriter, reasons []string) {
 	_ = json.NewEncoder(w).Encode(struct {
 		Status  string   `json:"status"`
 		Reasons []string `json:"reasons,omitempty"`
-	}{status, reasons})
+		Note    string   `json:"note,omitempty"`
+	}{status, reasons, note})
 }

@@ -13,7 +13,7 @@ import (
 func TestPathsReachTheAPIAsTheyAre(t *testing.T) {
 	var got string
 	api := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.URL.EscapedPath() })
-	h := routes(api, prometheus.NewRegistry(), func() []string { return []string{"it starts"} })
+	h := routes(api, prometheus.NewRegistry(), func() []string { return []string{"it starts"} }, "")
 	ask := func(method, path string) int {
 		w := httptest.NewRecorder()
 		got = "nothing"

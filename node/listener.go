@@ -22,12 +22,14 @@ func (l listener) OnEstablished(shard uint32, term uint64) {
 	l.n.settings.established(shard)
 	l.n.tasks.look(shard)
 	l.n.leads.changed.poke()
+	l.n.advancer.touch(shard)
 }
 
 func (l listener) OnApplied(shard uint32, effects *fsm.Effects) {
 	l.n.dispatcher.Applied(shard, effects)
 	l.n.expander.Applied(shard, effects)
 	l.n.metrics.applied(effects)
+	l.n.advancer.touch(shard)
 }
 
 func (l listener) OnStepDown(shard uint32) {

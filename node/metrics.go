@@ -157,6 +157,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	gauge(out, "carillon_store_compaction_debt_bytes", "Bytes that compactions still have to move.", float64(m.CompactionDebt))
 	counter(out, "carillon_store_write_stalls_total", "Times that writes were held back.", float64(m.WriteStalls))
 	gauge(out, "carillon_clock_held", "1 while the clock guard holds firing.", boolean(!c.n.guard.MayFire()))
+	gauge(out, "carillon_clock_virtual", "1 if time stands still until it is advanced: a development server.", boolean(c.n.advancer != nil))
+	gauge(out, "carillon_clock_seconds", "The time that jobs go by, since 1970.", float64(c.n.guard.Now())/1000)
 	gauge(out, "carillon_alarms", "Alarms that are raised.", float64(len(c.n.alarms.list())))
 	h := c.n.plane.Health(context.Background())
 	gauge(out, "carillon_control_quorum", "1 while the control plane answers.", boolean(h.Quorum))

@@ -50,8 +50,10 @@ type Node struct {
 
 	engine *store.Pebble
 	// storeOpen is closed when engine is there, or cannot be.
-	storeOpen  chan struct{}
-	guard      *clock.Guard
+	storeOpen chan struct{}
+	guard     timekeeper
+	// advancer is nil unless the clock is a virtual one.
+	advancer   *advancer
 	host       *replica.Host
 	dispatcher *dispatch.Dispatcher
 	expander   *expand.Expander
@@ -87,6 +89,17 @@ type Node struct {
 	// aliveAsked is when the replicas' loop was asked whether it comes round, since started and monotonic; 0 if it has
 	// answered.
 	aliveAsked atomic.Int64
+}
+
+// timekeeper is the node's clock: the guard of its machine's, or a virtual one.
+type timekeeper interface {
+	// Now is in milliseconds since 1970 UTC and never goes back.
+	Now() int64
+	// MayFire says whether time may make anything due; State says why not.
+	MayFire() bool
+	State() clock.State
+	// Run watches the clock until ctx ends.
+	Run(ctx context.Context) error
 }
 
 // parts are goroutines of the node: the first error ends them all.
@@ -246,7 +259,7 @@ func (n *Node) serve(serving context.Context) {
 	context.AfterFunc(serving, n.dispatcher.Stop)
 	n.logger.Info("serving", "address", n.web.listener.Addr().String(), "data", filepath.Clean(n.cfg.DataDir),
 		"shards", len(n.slots.shards), "version", Version)
-	n.web.open(routes(n.api, n.metrics.register(n), n.notReady))
+	n.web.open(routes(n.api, n.metrics.register(n), n.notReady, n.clockNote()))
 }
 
 // handOver gives the leaderships to other nodes before this one stops.

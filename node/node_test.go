@@ -73,6 +73,12 @@ func runNode(t *testing.T, dir string, change func(*Config)) *running {
 // call makes a REST call and returns the status and the decoded answer.
 func (n *running) call(method, path string, body any) (int, map[string]any) {
 	n.t.Helper()
+	return n.callWithin(method, path, 0, body)
+}
+
+// callWithin tells the server how long it has; 0: nothing.
+func (n *running) callWithin(method, path string, limit time.Duration, body any) (int, map[string]any) {
+	n.t.Helper()
 	var in io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -86,6 +92,9 @@ func (n *running) call(method, path string, body any) (int, map[string]any) {
 		n.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if limit > 0 {
+		req.Header.Set("Connect-Timeout-Ms", fmt.Sprint(limit.Milliseconds()))
+	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, map[string]any{"error": err.Error()}

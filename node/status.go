@@ -83,7 +83,7 @@ func (n *Node) askStatus(ctx context.Context, req *clusterv1.NodeStatusRequest) 
 func nodeStatus(s *clusterv1.NodeStatus) rpc.NodeStatus {
 	return rpc.NodeStatus{
 		ID: s.GetId(), Name: s.GetName(), Store: s.GetStore(), Address: s.GetAddress(), Version: s.GetVersion(),
-		StartedMS: s.GetStartedMs(), Ready: s.GetReady(), ClockOK: s.GetClockOk(),
+		StartedMS: s.GetStartedMs(), Ready: s.GetReady(), ClockOK: s.GetClockOk(), ClockVirtual: s.GetClockVirtual(),
 		EtcdVoter: s.GetEtcdVoter(), EtcdLearner: s.GetEtcdLearner(), Controller: s.GetController(),
 	}
 }
@@ -108,6 +108,7 @@ func (n *Node) NodeStatus(ctx context.Context, req *clusterv1.NodeStatusRequest)
 		return res, nil
 	}
 	res.Node.Ready, res.Node.ClockOk, res.Node.NowMs = len(n.notReady()) == 0, n.guard.MayFire(), n.guard.Now()
+	res.Node.ClockVirtual = n.advancer != nil
 	n.describeControl(res.Node)
 	for _, a := range n.alarms.list() {
 		res.Alarms = append(res.Alarms, &clusterv1.Alarm{Name: a.Name, Message: a.Message, SinceMs: a.SinceMS})

@@ -55,6 +55,10 @@ type Backend interface {
 	Cluster(ctx context.Context, topTenants int) (ClusterStatus, error)
 	// NowMS is the node's disciplined clock.
 	NowMS() int64
+	// Clock is the same with what is to be known of it. AdvanceClock moves one that is virtual ahead, and returns early,
+	// without an error, before ctx's deadline.
+	Clock(ctx context.Context) (ClockStatus, error)
+	AdvanceClock(ctx context.Context, goal ClockGoal) (ClockAdvance, error)
 }
 
 // ShardCommand is a command and the shard it is for.
@@ -130,6 +134,8 @@ type NodeStatus struct {
 	StartedMS int64
 	Ready     bool
 	ClockOK   bool
+	// ClockVirtual: it stands still until it is advanced.
+	ClockVirtual bool
 	// State is what is wanted of its store; StateUnknown if the control plane has not told.
 	State StoreState
 	// SilentSinceMS is since when nothing was heard of it; 0: it is heard.
@@ -204,4 +210,27 @@ type Refused struct{ Refusal *fsm.Refusal }
 
 func (e *Refused) Error() string {
 	return fmt.Sprintf("refused: %s", e.Refusal.Message)
+}
+
+// ClockStatus is what time it is for jobs.
+type ClockStatus struct {
+	NowMS int64
+	// Virtual: it stands still until it is advanced. NextDueMS is then when something is due next; 0: nothing is.
+	Virtual   bool
+	NextDueMS int64
+}
+
+// ClockGoal is where a virtual clock is to go: to an instant, or, with ToMS 0, so far ahead.
+type ClockGoal struct {
+	ToMS, ByMS int64
+}
+
+// ClockAdvance is how far a virtual clock has come.
+type ClockAdvance struct {
+	Clock ClockStatus
+	// ToMS is the goal. Done: everything due up to there has fired.
+	ToMS int64
+	Done bool
+	// Fired is how many occurrences became executions meanwhile.
+	Fired uint64
 }

@@ -34,7 +34,7 @@ func (s *server) getCluster(ctx context.Context, req *carillonv1.GetClusterReque
 	nodes := map[string]*carillonv1.Node{}
 	for _, n := range status.Nodes {
 		node := &carillonv1.Node{
-			Name: n.Name, StoreId: n.Store, Address: n.Address, Version: n.Version, Ready: n.Ready, ClockHeld: !n.ClockOK,
+			Name: n.Name, StoreId: n.Store, Address: n.Address, Version: n.Version, Ready: n.Ready, ClockHeld: !n.ClockOK, ClockVirtual: n.ClockVirtual,
 			StartTime: optionalTime(n.StartedMS), State: storeStates[n.State], SilentSince: optionalTime(n.SilentSinceMS),
 			Controller: n.Controller, ControlRole: controlRole(&n), Replicas: uint32(n.Replicas),
 		}

@@ -28,6 +28,7 @@ type fakeBackend struct {
 	cluster ClusterStatus
 	fakeOperator
 	fakeVerifier
+	fakeClock
 
 	// fail, if set, is asked before each command; an error is what Do answers. With applied set, the command is applied
 	// all the same: its answer is lost.

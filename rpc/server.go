@@ -255,6 +255,8 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.ClusterServiceRemoveNodeProcedure, single, s.removeNode),
 		unary(s, carillonv1connect.ClusterServiceReplaceStoreProcedure, single, s.replaceStore),
 		unary(s, carillonv1connect.ClusterServiceVerifyClusterProcedure, single, s.verifyCluster),
+		unary(s, carillonv1connect.ClusterServiceGetClockProcedure, single, s.getClock),
+		unary(s, carillonv1connect.ClusterServiceAdvanceClockProcedure, single, s.advanceClock),
 	}
 }
 

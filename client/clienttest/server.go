@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -33,7 +34,9 @@ type Server struct {
 	queues     map[string]*carillonv1.Queue
 	tenants    map[string]*carillonv1.Tenant
 	nodes      map[string]*fakeNode
-	fencing    uint64
+	// virtual is where the virtual clock stands; zero: there is none.
+	virtual time.Time
+	fencing uint64
 	// changed is closed and replaced when something became ready.
 	changed chan struct{}
 }

@@ -87,6 +87,9 @@ type Config struct {
 	// Defaults 20 ms and 32.
 	Linger   time.Duration
 	MinBatch int
+	// ClockStands says that Host.Now stands still but for jumps, after each of which ClockChanged is called: the planner waits
+	// for no instant then.
+	ClockStands bool
 	// Hint tells another node that there is something in queues in which it is interested and that no poll here takes:
 	// see SetInterest. It is told of a queue at most once in 5 ms, and again after 200 ms while it stands. The default
 	// tells nobody.

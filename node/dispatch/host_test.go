@@ -247,8 +247,14 @@ type world struct {
 // inWorld runs a test on a running dispatcher that leads all of n shards.
 func inWorld(t *testing.T, shards int, cfg dispatch.Config, test func(t *testing.T, w *world)) {
 	t.Helper()
+	inWorldOf(t, shards, cfg, time.Now, test)
+}
+
+// inWorldOf is inWorld by a clock of its own.
+func inWorldOf(t *testing.T, shards int, cfg dispatch.Config, now func() time.Time, test func(t *testing.T, w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, shards, cfg, time.Now)
+		w := newWorld(t, shards, cfg, now)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {

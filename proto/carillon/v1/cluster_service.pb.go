@@ -442,7 +442,9 @@ type Node struct {
 	// Its clock minus that of the answering node, as the beats between them tell. Unset: not known.
 	ClockOffset *durationpb.Duration `protobuf:"bytes,13,opt,name=clock_offset,json=clockOffset,proto3" json:"clock_offset,omitempty"`
 	// Replicas on it, learners included.
-	Replicas      uint32 `protobuf:"varint,14,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	Replicas uint32 `protobuf:"varint,14,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Its clock is virtual: time stands still until it is advanced.
+	ClockVirtual  bool `protobuf:"varint,15,opt,name=clock_virtual,json=clockVirtual,proto3" json:"clock_virtual,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -573,6 +575,13 @@ func (x *Node) GetReplicas() uint32 {
 		return x.Replicas
 	}
 	return 0
+}
+
+func (x *Node) GetClockVirtual() bool {
+	if x != nil {
+		return x.ClockVirtual
+	}
+	return false
 }
 
 // Shard is one raft group, with a part of the jobs.
@@ -1977,6 +1986,314 @@ func (x *Violation) GetDetail() string {
 	return ""
 }
 
+// GetClockRequest has no fields.
+type GetClockRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClockRequest) Reset() {
+	*x = GetClockRequest{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClockRequest) ProtoMessage() {}
+
+func (x *GetClockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClockRequest.ProtoReflect.Descriptor instead.
+func (*GetClockRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{25}
+}
+
+// GetClockResponse is the clock.
+type GetClockResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Clock         *Clock                 `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClockResponse) Reset() {
+	*x = GetClockResponse{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClockResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClockResponse) ProtoMessage() {}
+
+func (x *GetClockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClockResponse.ProtoReflect.Descriptor instead.
+func (*GetClockResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetClockResponse) GetClock() *Clock {
+	if x != nil {
+		return x.Clock
+	}
+	return nil
+}
+
+// Clock is the time that jobs go by.
+type Clock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What time it is, to the millisecond.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// It stands still until AdvanceClock is called.
+	Virtual bool `protobuf:"varint,2,opt,name=virtual,proto3" json:"virtual,omitempty"`
+	// When something is due next on a virtual clock: an occurrence, a retry, the end of a lease or another deadline. Not later
+	// than time while what is due there fires. Unset: nothing is, or the clock is not virtual.
+	NextDueTime   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=next_due_time,json=nextDueTime,proto3" json:"next_due_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Clock) Reset() {
+	*x = Clock{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Clock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Clock) ProtoMessage() {}
+
+func (x *Clock) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Clock.ProtoReflect.Descriptor instead.
+func (*Clock) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Clock) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Clock) GetVirtual() bool {
+	if x != nil {
+		return x.Virtual
+	}
+	return false
+}
+
+func (x *Clock) GetNextDueTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextDueTime
+	}
+	return nil
+}
+
+// AdvanceClockRequest says where the clock is to go.
+type AdvanceClockRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One of them must be set.
+	//
+	// Types that are valid to be assigned to Goal:
+	//
+	//	*AdvanceClockRequest_By
+	//	*AdvanceClockRequest_To
+	Goal          isAdvanceClockRequest_Goal `protobuf_oneof:"goal"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdvanceClockRequest) Reset() {
+	*x = AdvanceClockRequest{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdvanceClockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdvanceClockRequest) ProtoMessage() {}
+
+func (x *AdvanceClockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdvanceClockRequest.ProtoReflect.Descriptor instead.
+func (*AdvanceClockRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *AdvanceClockRequest) GetGoal() isAdvanceClockRequest_Goal {
+	if x != nil {
+		return x.Goal
+	}
+	return nil
+}
+
+func (x *AdvanceClockRequest) GetBy() *durationpb.Duration {
+	if x != nil {
+		if x, ok := x.Goal.(*AdvanceClockRequest_By); ok {
+			return x.By
+		}
+	}
+	return nil
+}
+
+func (x *AdvanceClockRequest) GetTo() *timestamppb.Timestamp {
+	if x != nil {
+		if x, ok := x.Goal.(*AdvanceClockRequest_To); ok {
+			return x.To
+		}
+	}
+	return nil
+}
+
+type isAdvanceClockRequest_Goal interface {
+	isAdvanceClockRequest_Goal()
+}
+
+type AdvanceClockRequest_By struct {
+	// So far ahead, not below 0.
+	By *durationpb.Duration `protobuf:"bytes,1,opt,name=by,proto3,oneof"`
+}
+
+type AdvanceClockRequest_To struct {
+	// To an instant, not before the clock's.
+	To *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=to,proto3,oneof"`
+}
+
+func (*AdvanceClockRequest_By) isAdvanceClockRequest_Goal() {}
+
+func (*AdvanceClockRequest_To) isAdvanceClockRequest_Goal() {}
+
+// AdvanceClockResponse is how far the clock has come.
+type AdvanceClockResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The clock as it stands now.
+	Clock *Clock `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
+	// Where it is to go.
+	Goal *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=goal,proto3" json:"goal,omitempty"`
+	// It is there, everything due by then has fired, and what has outlived its retention is gone. If not, call again with to
+	// set to goal.
+	Done bool `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	// How many occurrences became executions during the call.
+	Fired         uint64 `protobuf:"varint,4,opt,name=fired,proto3" json:"fired,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdvanceClockResponse) Reset() {
+	*x = AdvanceClockResponse{}
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdvanceClockResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdvanceClockResponse) ProtoMessage() {}
+
+func (x *AdvanceClockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdvanceClockResponse.ProtoReflect.Descriptor instead.
+func (*AdvanceClockResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *AdvanceClockResponse) GetClock() *Clock {
+	if x != nil {
+		return x.Clock
+	}
+	return nil
+}
+
+func (x *AdvanceClockResponse) GetGoal() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Goal
+	}
+	return nil
+}
+
+func (x *AdvanceClockResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *AdvanceClockResponse) GetFired() uint64 {
+	if x != nil {
+		return x.Fired
+	}
+	return 0
+}
+
 var File_carillon_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_cluster_service_proto_rawDesc = "" +
@@ -1999,7 +2316,7 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"TenantLoad\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
 	"\x04jobs\x18\x02 \x01(\x04R\x04jobs\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\x9d\x04\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xc2\x04\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\tR\astoreId\x12\x18\n" +
@@ -2020,7 +2337,8 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"controller\x18\f \x01(\bR\n" +
 	"controller\x12<\n" +
 	"\fclock_offset\x18\r \x01(\v2\x19.google.protobuf.DurationR\vclockOffset\x12\x1a\n" +
-	"\breplicas\x18\x0e \x01(\rR\breplicas\"\xa4\x02\n" +
+	"\breplicas\x18\x0e \x01(\rR\breplicas\x12#\n" +
+	"\rclock_virtual\x18\x0f \x01(\bR\fclockVirtual\"\xa4\x02\n" +
 	"\x05Shard\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
@@ -2116,7 +2434,23 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\tViolation\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x10\n" +
 	"\x03row\x18\x02 \x01(\tR\x03row\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail*m\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\x11\n" +
+	"\x0fGetClockRequest\"<\n" +
+	"\x10GetClockResponse\x12(\n" +
+	"\x05clock\x18\x01 \x01(\v2\x12.carillon.v1.ClockR\x05clock\"\x91\x01\n" +
+	"\x05Clock\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
+	"\avirtual\x18\x02 \x01(\bR\avirtual\x12>\n" +
+	"\rnext_due_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vnextDueTime\"x\n" +
+	"\x13AdvanceClockRequest\x12+\n" +
+	"\x02by\x18\x01 \x01(\v2\x19.google.protobuf.DurationH\x00R\x02by\x12,\n" +
+	"\x02to\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x02toB\x06\n" +
+	"\x04goal\"\x9a\x01\n" +
+	"\x14AdvanceClockResponse\x12(\n" +
+	"\x05clock\x18\x01 \x01(\v2\x12.carillon.v1.ClockR\x05clock\x12.\n" +
+	"\x04goal\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04goal\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\x12\x14\n" +
+	"\x05fired\x18\x04 \x01(\x04R\x05fired*m\n" +
 	"\n" +
 	"StoreState\x12\x1b\n" +
 	"\x17STORE_STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
@@ -2131,7 +2465,7 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\x19VERIFY_RESULT_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10VERIFY_RESULT_OK\x10\x01\x12\x1c\n" +
 	"\x18VERIFY_RESULT_INCOMPLETE\x10\x02\x12\x17\n" +
-	"\x13VERIFY_RESULT_WRONG\x10\x032\xe1\x06\n" +
+	"\x13VERIFY_RESULT_WRONG\x10\x032\xb0\b\n" +
 	"\x0eClusterService\x12b\n" +
 	"\n" +
 	"GetCluster\x12\x1e.carillon.v1.GetClusterRequest\x1a\x1f.carillon.v1.GetClusterResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12z\n" +
@@ -2141,7 +2475,9 @@ const file_carillon_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"RemoveNode\x12\x1e.carillon.v1.RemoveNodeRequest\x1a\x1f.carillon.v1.RemoveNodeResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/cluster/nodes/{node}/remove\x12\x86\x01\n" +
 	"\fReplaceStore\x12 .carillon.v1.ReplaceStoreRequest\x1a!.carillon.v1.ReplaceStoreResponse\"1\x82\xd3\xe4\x93\x02+:\x01*\"&/v1/cluster/nodes/{node}/replace-store\x12u\n" +
-	"\rVerifyCluster\x12!.carillon.v1.VerifyClusterRequest\x1a\".carillon.v1.VerifyClusterResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/cluster/verifyBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"\rVerifyCluster\x12!.carillon.v1.VerifyClusterRequest\x1a\".carillon.v1.VerifyClusterResponse\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/cluster/verify\x12Z\n" +
+	"\bGetClock\x12\x1c.carillon.v1.GetClockRequest\x1a\x1d.carillon.v1.GetClockResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/clock\x12q\n" +
+	"\fAdvanceClock\x12 .carillon.v1.AdvanceClockRequest\x1a!.carillon.v1.AdvanceClockResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/clock/advanceBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_cluster_service_proto_rawDescOnce sync.Once
@@ -2156,7 +2492,7 @@ func file_carillon_v1_cluster_service_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_v1_cluster_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_carillon_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_carillon_v1_cluster_service_proto_goTypes = []any{
 	(StoreState)(0),                // 0: carillon.v1.StoreState
 	(ControlRole)(0),               // 1: carillon.v1.ControlRole
@@ -2186,25 +2522,30 @@ var file_carillon_v1_cluster_service_proto_goTypes = []any{
 	(*ShardVerification)(nil),      // 25: carillon.v1.ShardVerification
 	(*ReplicaVerification)(nil),    // 26: carillon.v1.ReplicaVerification
 	(*Violation)(nil),              // 27: carillon.v1.Violation
-	(*timestamppb.Timestamp)(nil),  // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 29: google.protobuf.Duration
+	(*GetClockRequest)(nil),        // 28: carillon.v1.GetClockRequest
+	(*GetClockResponse)(nil),       // 29: carillon.v1.GetClockResponse
+	(*Clock)(nil),                  // 30: carillon.v1.Clock
+	(*AdvanceClockRequest)(nil),    // 31: carillon.v1.AdvanceClockRequest
+	(*AdvanceClockResponse)(nil),   // 32: carillon.v1.AdvanceClockResponse
+	(*timestamppb.Timestamp)(nil),  // 33: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 34: google.protobuf.Duration
 }
 var file_carillon_v1_cluster_service_proto_depIdxs = []int32{
 	6,  // 0: carillon.v1.GetClusterResponse.nodes:type_name -> carillon.v1.Node
 	7,  // 1: carillon.v1.GetClusterResponse.shards:type_name -> carillon.v1.Shard
 	9,  // 2: carillon.v1.GetClusterResponse.backlog:type_name -> carillon.v1.Backlog
 	10, // 3: carillon.v1.GetClusterResponse.alarms:type_name -> carillon.v1.Alarm
-	28, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
+	33, // 4: carillon.v1.GetClusterResponse.time:type_name -> google.protobuf.Timestamp
 	5,  // 5: carillon.v1.GetClusterResponse.tenants:type_name -> carillon.v1.TenantLoad
-	28, // 6: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
+	33, // 6: carillon.v1.Node.start_time:type_name -> google.protobuf.Timestamp
 	0,  // 7: carillon.v1.Node.state:type_name -> carillon.v1.StoreState
-	28, // 8: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
+	33, // 8: carillon.v1.Node.silent_since:type_name -> google.protobuf.Timestamp
 	1,  // 9: carillon.v1.Node.control_role:type_name -> carillon.v1.ControlRole
-	29, // 10: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
+	34, // 10: carillon.v1.Node.clock_offset:type_name -> google.protobuf.Duration
 	9,  // 11: carillon.v1.Shard.backlog:type_name -> carillon.v1.Backlog
 	8,  // 12: carillon.v1.Shard.members:type_name -> carillon.v1.Replica
-	28, // 13: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
-	28, // 14: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	33, // 13: carillon.v1.Backlog.oldest_waiting_time:type_name -> google.protobuf.Timestamp
+	33, // 14: carillon.v1.Alarm.since:type_name -> google.protobuf.Timestamp
 	13, // 15: carillon.v1.TransferLeaderResponse.transfers:type_name -> carillon.v1.LeaderTransfer
 	22, // 16: carillon.v1.DrainNodeResponse.change:type_name -> carillon.v1.NodeChange
 	22, // 17: carillon.v1.UndrainNodeResponse.change:type_name -> carillon.v1.NodeChange
@@ -2216,25 +2557,36 @@ var file_carillon_v1_cluster_service_proto_depIdxs = []int32{
 	2,  // 23: carillon.v1.ShardVerification.result:type_name -> carillon.v1.VerifyResult
 	26, // 24: carillon.v1.ShardVerification.replicas:type_name -> carillon.v1.ReplicaVerification
 	27, // 25: carillon.v1.ReplicaVerification.violations:type_name -> carillon.v1.Violation
-	3,  // 26: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
-	11, // 27: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
-	14, // 28: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
-	15, // 29: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
-	16, // 30: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
-	17, // 31: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
-	23, // 32: carillon.v1.ClusterService.VerifyCluster:input_type -> carillon.v1.VerifyClusterRequest
-	4,  // 33: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
-	12, // 34: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
-	18, // 35: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.DrainNodeResponse
-	19, // 36: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.UndrainNodeResponse
-	20, // 37: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.RemoveNodeResponse
-	21, // 38: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.ReplaceStoreResponse
-	24, // 39: carillon.v1.ClusterService.VerifyCluster:output_type -> carillon.v1.VerifyClusterResponse
-	33, // [33:40] is the sub-list for method output_type
-	26, // [26:33] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	30, // 26: carillon.v1.GetClockResponse.clock:type_name -> carillon.v1.Clock
+	33, // 27: carillon.v1.Clock.time:type_name -> google.protobuf.Timestamp
+	33, // 28: carillon.v1.Clock.next_due_time:type_name -> google.protobuf.Timestamp
+	34, // 29: carillon.v1.AdvanceClockRequest.by:type_name -> google.protobuf.Duration
+	33, // 30: carillon.v1.AdvanceClockRequest.to:type_name -> google.protobuf.Timestamp
+	30, // 31: carillon.v1.AdvanceClockResponse.clock:type_name -> carillon.v1.Clock
+	33, // 32: carillon.v1.AdvanceClockResponse.goal:type_name -> google.protobuf.Timestamp
+	3,  // 33: carillon.v1.ClusterService.GetCluster:input_type -> carillon.v1.GetClusterRequest
+	11, // 34: carillon.v1.ClusterService.TransferLeader:input_type -> carillon.v1.TransferLeaderRequest
+	14, // 35: carillon.v1.ClusterService.DrainNode:input_type -> carillon.v1.DrainNodeRequest
+	15, // 36: carillon.v1.ClusterService.UndrainNode:input_type -> carillon.v1.UndrainNodeRequest
+	16, // 37: carillon.v1.ClusterService.RemoveNode:input_type -> carillon.v1.RemoveNodeRequest
+	17, // 38: carillon.v1.ClusterService.ReplaceStore:input_type -> carillon.v1.ReplaceStoreRequest
+	23, // 39: carillon.v1.ClusterService.VerifyCluster:input_type -> carillon.v1.VerifyClusterRequest
+	28, // 40: carillon.v1.ClusterService.GetClock:input_type -> carillon.v1.GetClockRequest
+	31, // 41: carillon.v1.ClusterService.AdvanceClock:input_type -> carillon.v1.AdvanceClockRequest
+	4,  // 42: carillon.v1.ClusterService.GetCluster:output_type -> carillon.v1.GetClusterResponse
+	12, // 43: carillon.v1.ClusterService.TransferLeader:output_type -> carillon.v1.TransferLeaderResponse
+	18, // 44: carillon.v1.ClusterService.DrainNode:output_type -> carillon.v1.DrainNodeResponse
+	19, // 45: carillon.v1.ClusterService.UndrainNode:output_type -> carillon.v1.UndrainNodeResponse
+	20, // 46: carillon.v1.ClusterService.RemoveNode:output_type -> carillon.v1.RemoveNodeResponse
+	21, // 47: carillon.v1.ClusterService.ReplaceStore:output_type -> carillon.v1.ReplaceStoreResponse
+	24, // 48: carillon.v1.ClusterService.VerifyCluster:output_type -> carillon.v1.VerifyClusterResponse
+	29, // 49: carillon.v1.ClusterService.GetClock:output_type -> carillon.v1.GetClockResponse
+	32, // 50: carillon.v1.ClusterService.AdvanceClock:output_type -> carillon.v1.AdvanceClockResponse
+	42, // [42:51] is the sub-list for method output_type
+	33, // [33:42] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_cluster_service_proto_init() }
@@ -2243,13 +2595,17 @@ func file_carillon_v1_cluster_service_proto_init() {
 		return
 	}
 	file_carillon_v1_cluster_service_proto_msgTypes[7].OneofWrappers = []any{}
+	file_carillon_v1_cluster_service_proto_msgTypes[28].OneofWrappers = []any{
+		(*AdvanceClockRequest_By)(nil),
+		(*AdvanceClockRequest_To)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_cluster_service_proto_rawDesc), len(file_carillon_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   25,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

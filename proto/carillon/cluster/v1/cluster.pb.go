@@ -2339,7 +2339,9 @@ type NodeStatus struct {
 	// The node has a member of etcd that does not vote yet.
 	EtcdLearner bool `protobuf:"varint,13,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"`
 	// The node is the controller.
-	Controller    bool `protobuf:"varint,14,opt,name=controller,proto3" json:"controller,omitempty"`
+	Controller bool `protobuf:"varint,14,opt,name=controller,proto3" json:"controller,omitempty"`
+	// The node's clock is virtual.
+	ClockVirtual  bool `protobuf:"varint,15,opt,name=clock_virtual,json=clockVirtual,proto3" json:"clock_virtual,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2468,6 +2470,13 @@ func (x *NodeStatus) GetEtcdLearner() bool {
 func (x *NodeStatus) GetController() bool {
 	if x != nil {
 		return x.Controller
+	}
+	return false
+}
+
+func (x *NodeStatus) GetClockVirtual() bool {
+	if x != nil {
+		return x.ClockVirtual
 	}
 	return false
 }
@@ -3475,7 +3484,7 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\v2\x1f.carillon.cluster.v1.NodeStatusR\x04node\x128\n" +
 	"\x06shards\x18\x02 \x03(\v2 .carillon.cluster.v1.ShardStatusR\x06shards\x122\n" +
 	"\x06alarms\x18\x03 \x03(\v2\x1a.carillon.cluster.v1.AlarmR\x06alarms\x125\n" +
-	"\x05peers\x18\x04 \x03(\v2\x1f.carillon.cluster.v1.PeerStatusR\x05peers\"\xed\x02\n" +
+	"\x05peers\x18\x04 \x03(\v2\x1f.carillon.cluster.v1.PeerStatusR\x05peers\"\x92\x03\n" +
 	"\n" +
 	"NodeStatus\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
@@ -3496,7 +3505,8 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\fetcd_learner\x18\r \x01(\bR\vetcdLearner\x12\x1e\n" +
 	"\n" +
 	"controller\x18\x0e \x01(\bR\n" +
-	"controller\"\xf4\x05\n" +
+	"controller\x12#\n" +
+	"\rclock_virtual\x18\x0f \x01(\bR\fclockVirtual\"\xf4\x05\n" +
 	"\vShardStatus\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12!\n" +
 	"\fleader_store\x18\x02 \x01(\tR\vleaderStore\x12%\n" +

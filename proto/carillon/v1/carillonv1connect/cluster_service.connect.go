@@ -54,6 +54,11 @@ const (
 	// ClusterServiceVerifyClusterProcedure is the fully-qualified name of the ClusterService's
 	// VerifyCluster RPC.
 	ClusterServiceVerifyClusterProcedure = "/carillon.v1.ClusterService/VerifyCluster"
+	// ClusterServiceGetClockProcedure is the fully-qualified name of the ClusterService's GetClock RPC.
+	ClusterServiceGetClockProcedure = "/carillon.v1.ClusterService/GetClock"
+	// ClusterServiceAdvanceClockProcedure is the fully-qualified name of the ClusterService's
+	// AdvanceClock RPC.
+	ClusterServiceAdvanceClockProcedure = "/carillon.v1.ClusterService/AdvanceClock"
 )
 
 // ClusterServiceClient is a client for the carillon.v1.ClusterService service.
@@ -87,6 +92,15 @@ type ClusterServiceClient interface {
 	// an error. A shard with millions of rows takes minutes: ask for a few at a time. Fails with not_found if there is no such
 	// shard.
 	VerifyCluster(context.Context, *connect.Request[v1.VerifyClusterRequest]) (*connect.Response[v1.VerifyClusterResponse], error)
+	// GetClock says what time it is for jobs, which is what the answering node stamps its entries with.
+	GetClock(context.Context, *connect.Request[v1.GetClockRequest]) (*connect.Response[v1.GetClockResponse], error)
+	// AdvanceClock moves a virtual clock ahead, from one due instant to the next, and returns when everything that is due up to
+	// its goal has become ready or has ended, in order of nominal time, each under the stamp at which it was due. It waits for
+	// no worker: a lease that ends meanwhile is lost. One call takes at most 20 s, or until shortly before its deadline: call
+	// it again, with the answer's goal, until done is set. A retry is safe with to, and not with by. Fails with
+	// invalid_argument, or failed_precondition on a server that was not started with a virtual clock, and for a goal that the
+	// clock has passed.
+	AdvanceClock(context.Context, *connect.Request[v1.AdvanceClockRequest]) (*connect.Response[v1.AdvanceClockResponse], error)
 }
 
 // NewClusterServiceClient constructs a client for the carillon.v1.ClusterService service. By
@@ -142,6 +156,18 @@ func NewClusterServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(clusterServiceMethods.ByName("VerifyCluster")),
 			connect.WithClientOptions(opts...),
 		),
+		getClock: connect.NewClient[v1.GetClockRequest, v1.GetClockResponse](
+			httpClient,
+			baseURL+ClusterServiceGetClockProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("GetClock")),
+			connect.WithClientOptions(opts...),
+		),
+		advanceClock: connect.NewClient[v1.AdvanceClockRequest, v1.AdvanceClockResponse](
+			httpClient,
+			baseURL+ClusterServiceAdvanceClockProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("AdvanceClock")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -154,6 +180,8 @@ type clusterServiceClient struct {
 	removeNode     *connect.Client[v1.RemoveNodeRequest, v1.RemoveNodeResponse]
 	replaceStore   *connect.Client[v1.ReplaceStoreRequest, v1.ReplaceStoreResponse]
 	verifyCluster  *connect.Client[v1.VerifyClusterRequest, v1.VerifyClusterResponse]
+	getClock       *connect.Client[v1.GetClockRequest, v1.GetClockResponse]
+	advanceClock   *connect.Client[v1.AdvanceClockRequest, v1.AdvanceClockResponse]
 }
 
 // GetCluster calls carillon.v1.ClusterService.GetCluster.
@@ -191,6 +219,16 @@ func (c *clusterServiceClient) VerifyCluster(ctx context.Context, req *connect.R
 	return c.verifyCluster.CallUnary(ctx, req)
 }
 
+// GetClock calls carillon.v1.ClusterService.GetClock.
+func (c *clusterServiceClient) GetClock(ctx context.Context, req *connect.Request[v1.GetClockRequest]) (*connect.Response[v1.GetClockResponse], error) {
+	return c.getClock.CallUnary(ctx, req)
+}
+
+// AdvanceClock calls carillon.v1.ClusterService.AdvanceClock.
+func (c *clusterServiceClient) AdvanceClock(ctx context.Context, req *connect.Request[v1.AdvanceClockRequest]) (*connect.Response[v1.AdvanceClockResponse], error) {
+	return c.advanceClock.CallUnary(ctx, req)
+}
+
 // ClusterServiceHandler is an implementation of the carillon.v1.ClusterService service.
 type ClusterServiceHandler interface {
 	// GetCluster reads nodes, shards, leaders, epochs, backlog and alarms as the answering node knows them. Fails with
@@ -222,6 +260,15 @@ type ClusterServiceHandler interface {
 	// an error. A shard with millions of rows takes minutes: ask for a few at a time. Fails with not_found if there is no such
 	// shard.
 	VerifyCluster(context.Context, *connect.Request[v1.VerifyClusterRequest]) (*connect.Response[v1.VerifyClusterResponse], error)
+	// GetClock says what time it is for jobs, which is what the answering node stamps its entries with.
+	GetClock(context.Context, *connect.Request[v1.GetClockRequest]) (*connect.Response[v1.GetClockResponse], error)
+	// AdvanceClock moves a virtual clock ahead, from one due instant to the next, and returns when everything that is due up to
+	// its goal has become ready or has ended, in order of nominal time, each under the stamp at which it was due. It waits for
+	// no worker: a lease that ends meanwhile is lost. One call takes at most 20 s, or until shortly before its deadline: call
+	// it again, with the answer's goal, until done is set. A retry is safe with to, and not with by. Fails with
+	// invalid_argument, or failed_precondition on a server that was not started with a virtual clock, and for a goal that the
+	// clock has passed.
+	AdvanceClock(context.Context, *connect.Request[v1.AdvanceClockRequest]) (*connect.Response[v1.AdvanceClockResponse], error)
 }
 
 // NewClusterServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -273,6 +320,18 @@ func NewClusterServiceHandler(svc ClusterServiceHandler, opts ...connect.Handler
 		connect.WithSchema(clusterServiceMethods.ByName("VerifyCluster")),
 		connect.WithHandlerOptions(opts...),
 	)
+	clusterServiceGetClockHandler := connect.NewUnaryHandler(
+		ClusterServiceGetClockProcedure,
+		svc.GetClock,
+		connect.WithSchema(clusterServiceMethods.ByName("GetClock")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceAdvanceClockHandler := connect.NewUnaryHandler(
+		ClusterServiceAdvanceClockProcedure,
+		svc.AdvanceClock,
+		connect.WithSchema(clusterServiceMethods.ByName("AdvanceClock")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carillon.v1.ClusterService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ClusterServiceGetClusterProcedure:
@@ -289,6 +348,10 @@ func NewClusterServiceHandler(svc ClusterServiceHandler, opts ...connect.Handler
 			clusterServiceReplaceStoreHandler.ServeHTTP(w, r)
 		case ClusterServiceVerifyClusterProcedure:
 			clusterServiceVerifyClusterHandler.ServeHTTP(w, r)
+		case ClusterServiceGetClockProcedure:
+			clusterServiceGetClockHandler.ServeHTTP(w, r)
+		case ClusterServiceAdvanceClockProcedure:
+			clusterServiceAdvanceClockHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -324,4 +387,12 @@ func (UnimplementedClusterServiceHandler) ReplaceStore(context.Context, *connect
 
 func (UnimplementedClusterServiceHandler) VerifyCluster(context.Context, *connect.Request[v1.VerifyClusterRequest]) (*connect.Response[v1.VerifyClusterResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.VerifyCluster is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) GetClock(context.Context, *connect.Request[v1.GetClockRequest]) (*connect.Response[v1.GetClockResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.GetClock is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) AdvanceClock(context.Context, *connect.Request[v1.AdvanceClockRequest]) (*connect.Response[v1.AdvanceClockResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ClusterService.AdvanceClock is not implemented"))
 }

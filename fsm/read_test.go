@@ -123,8 +123,11 @@ func TestScans(t *testing.T) {
 	r := recordLog(7, 300)
 	meta := ReadMeta(r.s)
 	var timers, oneShots uint64
-	last := int64(0)
+	first, last := int64(0), int64(0)
 	ScanTimers(r.s, 0, maxInstantMS, func(ref TimerRef) bool {
+		if timers == 0 {
+			first = ref.AtMS
+		}
 		if ref.AtMS < last {
 			t.Fatalf("timer at %d behind one at %d", ref.AtMS, last)
 		}
@@ -138,6 +141,9 @@ func TestScans(t *testing.T) {
 		}
 		return true
 	})
+	if at, ok := FirstTimer(r.s); !ok || at != first {
+		t.Errorf("the first timer is at %d, %v; want %d", at, ok, first)
+	}
 	var early uint64
 	ScanTimers(r.s, 0, last, func(TimerRef) bool { early++; return true })
 	if oneShots != meta.Waiting || early >= timers || timers == 0 {

@@ -30,7 +30,7 @@ var commands = map[protoreflect.Name]string{
 	"UpdateTenant": "tenants update", "DeleteTenant": "tenants delete",
 	"GetCluster": "cluster status", "TransferLeader": "cluster transfer", "DrainNode": "cluster drain",
 	"UndrainNode": "cluster undrain", "RemoveNode": "cluster remove-node", "ReplaceStore": "cluster replace-store",
-	"VerifyCluster": "cluster verify",
+	"VerifyCluster": "cluster verify", "GetClock": "clock show", "AdvanceClock": "clock advance",
 }
 
 // workerCalls have no command, and no client method of their own: a worker is a program, and client.Worker makes them.

@@ -23,7 +23,7 @@ const (
 	// exactSteps is how many due instants on the way to a goal get a step of their own, however close together they are.
 	// Each stepCostMS that the clock passes pays for one more. Without one left, a step takes in what is due until the next
 	// is paid for: a million instants are worth a minute, not an hour.
-	exactSteps = 20_000
+	exactSteps = 10_000
 	stepCostMS = 5_000
 )
 
@@ -35,13 +35,17 @@ var lastInstant = time.Date(9999, time.December, 31, 23, 59, 59, 999_000_000, ti
 // off the rows, and fired by the dispatcher.
 type advancer struct {
 	clock *clock.Virtual
-	// firstTimer reads the earliest timer of a shard; rouse tells those who wait for an instant that the clock has moved.
+	// firstTimer reads the earliest timer of a shard. rouse tells those who wait for an instant that the clock has moved, and
+	// quiet says that they have done what there was to do, such as to hand what has fired to workers that wait for it.
 	firstTimer func(shard uint32) (atMS int64, ok bool, err error)
 	rouse      func()
+	quiet      func() bool
 	// one holds a token while somebody advances.
 	one chan struct{}
-	// changed is poked after touched has grown.
+	// changed is poked after touched has grown, and when quiet may have become true.
 	changed wake
+	// stopping is closed when the node stops.
+	stopping <-chan struct{}
 
 	mu sync.Mutex
 	// touched are the shards whose rows have changed since their first timers were read. Guarded by mu.
@@ -97,16 +101,20 @@ func (a *advancer) next() (atMS int64, err error) {
 	return atMS, nil
 }
 
-// settled returns when everything that is due has fired, with the instant of what is due next.
+// settled returns when everything that is due has fired and nothing that comes of it is under way, with the instant of what is
+// due next.
 func (a *advancer) settled(ctx context.Context) (nextMS int64, err error) {
 	for {
 		next, err := a.next()
-		if err != nil || next > a.clock.Now() {
+		// In this order: what fired the last of what was due is under way until after the rows show it.
+		if err != nil || next > a.clock.Now() && a.quiet() {
 			return next, err
 		}
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
+		case <-a.stopping:
+			return 0, &rpc.Unavailable{Reason: "the node is stopping", RetryAfter: time.Second}
 		case <-a.changed:
 		}
 	}
@@ -163,6 +171,7 @@ func (n *Node) openVirtualClock(lastStampMS int64) {
 	n.guard, n.advancer = virtual, newAdvancer(virtual, n.slots.shards)
 	n.advancer.firstTimer = n.firstTimer
 	n.advancer.rouse = func() { n.dispatcher.ClockChanged() }
+	n.advancer.quiet = func() bool { return n.dispatcher.Quiet() }
 	n.logger.Warn("THE CLOCK IS VIRTUAL: time stands still until it is advanced, and nothing falls due by itself",
 		"clock", rfc3339(virtual.Now()), "advance", "carillon clock advance")
 	if virtual.Now() > begin {
@@ -183,10 +192,10 @@ func rfc3339(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.999Z07:00")
 }
 
-// virtualDispatching is for a clock that jumps: timers that an advance comes to are in memory mostly, and what is due fires
+// dispatching is for a clock that jumps: timers that an advance comes to are in memory mostly, and what is due fires
 // at once, as nobody is any nearer a moment later.
-func virtualDispatching(cfg *dispatch.Config) {
-	cfg.ClockStands, cfg.Horizon = true, 24*time.Hour
+func (a *advancer) dispatching(cfg *dispatch.Config) {
+	cfg.ClockStands, cfg.Horizon, cfg.Planned = true, 24*time.Hour, a.changed.poke
 	cfg.Grace, cfg.Quantum, cfg.RoundsPerSecond = 1, 1, 1_000_000
 }
 

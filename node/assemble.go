@@ -166,7 +166,7 @@ func (n *Node) dispatching() dispatch.Config {
 		cfg.Hint = n.hint
 	}
 	if n.advancer != nil {
-		virtualDispatching(&cfg)
+		n.advancer.dispatching(&cfg)
 	}
 	return cfg
 }

@@ -255,6 +255,9 @@ func (n *Node) serve(serving context.Context) {
 		n.parts.start("leaderships of a held clock", n.yieldWhileHeld)
 		n.parts.start("controller", n.controller.Run)
 	}
+	if n.advancer != nil {
+		n.advancer.stopping = serving.Done()
+	}
 	// Long polls end at once, so that the calls under way can finish in time.
 	context.AfterFunc(serving, n.dispatcher.Stop)
 	n.logger.Info("serving", "address", n.web.listener.Addr().String(), "data", filepath.Clean(n.cfg.DataDir),

@@ -99,8 +99,11 @@ type Config struct {
 	//
 	// Both are called on the planner's goroutine, without a lock: they must not block, and may call the dispatcher.
 	InterestChanged func()
-	Logger          *slog.Logger
-	Faults          Faults
+	// Planned is called after each plan, on the planner's goroutine, without a lock: it must not block. It is for who waits
+	// for Quiet. The default tells nobody.
+	Planned func()
+	Logger  *slog.Logger
+	Faults  Faults
 }
 
 // Faults are deliberate mistakes. Tests switch one on to prove that they would notice it; nothing else sets them.
@@ -135,6 +138,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.InterestChanged == nil {
 		c.InterestChanged = func() {}
+	}
+	if c.Planned == nil {
+		c.Planned = func() {}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -154,6 +154,19 @@ func (d *Dispatcher) Stop() {
 // at the clock anew instead of sleeping on.
 func (d *Dispatcher) ClockChanged() { signal(d.wakePlanner) }
 
+// Quiet says that nothing is under way, and that no poll waits for what there is: nothing happens here any more until
+// somebody polls, entries change something or the clock moves.
+func (d *Dispatcher) Quiet() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, sh := range d.led {
+		if t := &sh.timers; !sh.ready || sh.round != nil || len(sh.releases) > 0 || t.total > 0 || t.moreDue {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(d.hot, func(q *queue) bool { return len(q.offers) > 0 && q.hungry.Len() > 0 })
+}
+
 // Ready returns an error that names a shard that is led but not loaded yet, nil if there is none.
 func (d *Dispatcher) Ready() error {
 	d.mu.Lock()

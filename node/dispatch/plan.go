@@ -21,6 +21,7 @@ func (d *Dispatcher) runPlanner(ctx context.Context) error {
 			d.host.ProposeAll(proposals)
 		}
 		d.tell()
+		d.cfg.Planned()
 		timer.Reset(sleep)
 		select {
 		case <-ctx.Done():

@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/carillon-scheduler/carillon/cli/manifest"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -47,7 +48,7 @@ func clockRows(clock *carillonv1.Clock) [][]string {
 }
 
 func (p *program) advanceClock(ctx context.Context, c *call) error {
-	by, err := parseLength(c.Args().First())
+	by, err := manifest.ParseDuration(c.Args().First())
 	switch {
 	case err != nil:
 		return usage(c.Context, "DURATION: %s", err)

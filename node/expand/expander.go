@@ -33,8 +33,10 @@ type Host interface {
 type Config struct {
 	Evaluator Evaluator
 	// Pace is the least time between two batches of a shard. 0: none, but that one is in flight at a time.
-	Pace   time.Duration
-	Logger *slog.Logger
+	Pace time.Duration
+	// Settled is told, on Run's goroutine and without a lock, when Idle may have become true. The default tells nobody.
+	Settled func()
+	Logger  *slog.Logger
 }
 
 // Expander expands the cron jobs of the shards that one node leads. Its methods are safe for concurrent use.
@@ -45,14 +47,17 @@ type Expander struct {
 	began time.Time
 	wake  chan struct{}
 
-	// Run's alone: the count of rounds, and what all queues count.
+	// Run's alone: the count of rounds, how long they took, and what all queues count.
 	rounds uint64
+	busy   time.Duration
 	counts Counters
 
 	mu sync.Mutex
-	// Guarded by mu. shards are those led here, stats what Stats returns.
-	shards map[uint32]*shard
-	stats  Stats
+	// Guarded by mu. shards are those led here, stats what Stats returns. working: a round has taken over what was in the
+	// inboxes, and stats do not show it yet.
+	shards  map[uint32]*shard
+	stats   Stats
+	working bool
 }
 
 // shard is one leadership of one shard. queue and zones are Run's alone.
@@ -82,6 +87,9 @@ type Stats struct {
 
 // New returns an expander that leads nothing. Nothing happens until Run is called.
 func New(cfg Config, host Host) *Expander {
+	if cfg.Settled == nil {
+		cfg.Settled = func() {}
+	}
 	return &Expander{
 		cfg: cfg, host: host, log: cfg.Logger, began: time.Now(), wake: make(chan struct{}, 1), shards: map[uint32]*shard{},
 	}
@@ -128,7 +136,7 @@ func (x *Expander) Stats() Stats {
 func (x *Expander) Idle() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.stats.Waiting > 0 {
+	if x.working || x.stats.Waiting > 0 {
 		return false
 	}
 	for _, sh := range x.shards {

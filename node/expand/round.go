@@ -65,6 +65,7 @@ func (x *Expander) collect() (led []*shard, inboxes []inbox) {
 		turn := int(x.rounds % uint64(n))
 		led = append(led[turn:], led[:turn]...)
 	}
+	x.working = true
 	for _, sh := range led {
 		inboxes = append(inboxes, sh.inbox)
 		sh.inbox = inbox{}
@@ -140,9 +141,8 @@ func (x *Expander) stepZones(sh *shard) (again int64, err error) {
 
 // publish makes Stats of what the round has left.
 func (x *Expander) publish(led []*shard, took time.Duration) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	s := Stats{Counters: x.counts, Busy: x.stats.Busy + took}
+	x.busy += took
+	s := Stats{Counters: x.counts, Busy: x.busy}
 	at := x.at()
 	for _, sh := range led {
 		s.Waiting += sh.queue.Len()
@@ -150,5 +150,10 @@ func (x *Expander) publish(led []*shard, took time.Duration) {
 			s.Oldest = max(s.Oldest, time.Duration(at-since)*time.Millisecond)
 		}
 	}
-	x.stats = s
+	x.mu.Lock()
+	x.stats, x.working = s, false
+	x.mu.Unlock()
+	if s.Waiting == 0 {
+		x.cfg.Settled()
+	}
 }

@@ -95,6 +95,9 @@ func usableHorizon(h *storagev1.Horizon, fromMS, afterMS int64) *storagev1.Horiz
 	i, _ := slices.BinarySearch(out.NextMs, afterMS+1)
 	out.NextMs = out.NextMs[i:]
 	out.Skipped = slices.DeleteFunc(out.Skipped, func(v *storagev1.RangeVerdict) bool { return v.ToMs <= afterMS })
+	for _, v := range out.Skipped { // one that has begun before goes on from there
+		v.FromMs = max(v.FromMs, afterMS+1)
+	}
 	out.ToMs = max(out.ToMs, afterMS)
 	return out
 }

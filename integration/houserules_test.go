@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 	"cron":                                {},
 	"schedule":                            {"cron", "proto/carillon/storage/v1"},
 	"integration":                         {},
-	"integration/sim":                     {"fsm", "node/control", "node/replica", "store", "proto/carillon/storage/v1"},
+	"integration/sim":                     {"fsm", "schedule", "node/control", "node/expand", "node/replica", "store", "proto/carillon/storage/v1"},
 	"proto/carillon/v1":                   {},
 	"proto/carillon/storage/v1":           {},
 	"proto/carillon/v1/carillonv1connect": {"proto/carillon/v1"},

@@ -172,8 +172,13 @@ func (w *crew) create(next func(fsm.Result)) {
 			},
 		},
 	}
-	w.ask(j.shard, func(*node) *storagev1.Command {
-		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{item.CloneVT()}}}
+	knows := c.rng.IntN(2) == 0
+	w.ask(j.shard, func(n *node) *storagev1.Command {
+		item := item.CloneVT()
+		if knows {
+			item.Horizon, item.HorizonFromMs = w.horizon(n, item.Schedule)
+		}
+		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{item}}}
 	}, func(r fsm.Result) {
 		if r.Items[0].Refusal != nil {
 			c.fail("create of %s refused: %+v", j.id, r.Items[0].Refusal)
@@ -189,14 +194,46 @@ func (w *crew) create(next func(fsm.Result)) {
 func (w *crew) schedule() *storagev1.Schedule {
 	c := w.c
 	at := c.trueMS() + c.between(-100, 3000)
-	switch c.rng.IntN(4) {
-	case 0:
+	switch c.rng.IntN(6) {
+	case 0, 1:
+		return &storagev1.Schedule{Cron: w.cron()}
+	case 2:
 		return &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: c.between(200, 1500), MaxRuns: uint64(c.between(2, 6))}}
-	case 1:
+	case 3:
 		return &storagev1.Schedule{DelayMs: c.between(0, 2000)}
 	default:
 		return &storagev1.Schedule{AtMs: at}
 	}
+}
+
+// cron is a schedule by the second, of which some are excluded.
+func (w *crew) cron() *storagev1.Cron {
+	c := w.c
+	cron := &storagev1.Cron{
+		Lines:   []string{[]string{"* * * * * *", "*/2 * * * * *", "1-59/3 * * * * *", "*/7 * * * * *"}[c.rng.IntN(4)]},
+		Zone:    "Europe/Berlin",
+		MaxRuns: uint64(c.between(2, 40)),
+	}
+	if c.rng.IntN(2) == 0 {
+		cron.ExcludeLines = []string{"10-19,40-41 * * * * *"}
+	}
+	if c.rng.IntN(2) == 0 {
+		cron.MaxRuns, cron.EndMs = 0, c.trueMS()+c.between(10_000, 60_000)
+	}
+	return cron
+}
+
+// horizon is what the node that takes a request in knows of a cron schedule.
+func (w *crew) horizon(n *node, s *storagev1.Schedule) (*storagev1.Horizon, int64) {
+	if s.GetCron() == nil {
+		return nil, 0
+	}
+	from := n.clockMS() - 60_000
+	h, err := n.evaluator.Horizon(s.Cron, from, 64)
+	if err != nil {
+		w.c.fail("horizon: %w", err)
+	}
+	return h, from
 }
 
 func (w *crew) update(j job) func(*node) *storagev1.Command {
@@ -209,7 +246,14 @@ func (w *crew) update(j job) func(*node) *storagev1.Command {
 		u.Fields = append(u.Fields, "schedule")
 		u.Schedule = w.schedule()
 	}
-	return func(*node) *storagev1.Command { return &storagev1.Command{UpdateJob: u.CloneVT()} }
+	knows := w.c.rng.IntN(2) == 0
+	return func(n *node) *storagev1.Command {
+		u := u.CloneVT()
+		if knows {
+			u.Horizon, u.HorizonFromMs = w.horizon(n, u.Schedule)
+		}
+		return &storagev1.Command{UpdateJob: u}
+	}
 }
 
 // pause pauses or resumes a job.

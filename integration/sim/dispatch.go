@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/carillon-scheduler/carillon/fsm"
+	"github.com/carillon-scheduler/carillon/node/expand"
 	"github.com/carillon-scheduler/carillon/node/replica"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -23,6 +24,10 @@ type dispatcher struct {
 	advancing, claiming bool
 	// nextAt is when it decides next, 0: not planned.
 	nextAt int64
+	// The core of the real expander.
+	queue  *expand.Queue
+	zones  *expand.Zones
+	counts expand.Counters
 	// rescanAt is when the rows are read again, whatever was heard.
 	rescanAt int64
 }
@@ -38,7 +43,8 @@ type poll struct {
 }
 
 func newDispatcher(n *node, shard uint32) *dispatcher {
-	d := &dispatcher{n: n, shard: shard}
+	d := &dispatcher{n: n, shard: shard, zones: expand.NewZones(&n.evaluator)}
+	d.queue = expand.NewQueue(20, &d.counts)
 	d.load()
 	d.wake(millisecond)
 	return d
@@ -87,6 +93,7 @@ func (d *dispatcher) applied(e *fsm.Effects) {
 		at, _ := slices.BinarySearch(d.timers, t.AtMS)
 		d.timers = slices.Insert(d.timers, at, t.AtMS)
 	}
+	d.queue.Add(d.at(), e.Expand...)
 	d.ready = append(d.ready, e.Ready...)
 	for _, key := range e.Unready {
 		d.ready = slices.DeleteFunc(d.ready, func(r fsm.ReadyRef) bool { return bytes.Equal(r.Key, key) })
@@ -115,6 +122,7 @@ func (d *dispatcher) decide() {
 	if !d.claiming {
 		d.claim()
 	}
+	d.expand()
 	now := d.n.clockMS()
 	if len(d.timers) == 0 {
 		return
@@ -229,7 +237,7 @@ func (d *dispatcher) propose(cmd *storagev1.Command, done func(fsm.Result, error
 			return
 		}
 		n.c.checks.acknowledged(n, d.shard, cmd, err)
-		if err == nil && r.Refusal != nil {
+		if err == nil && r.Refusal != nil && cmd.SetZoneVersion == nil {
 			n.c.fail("shard %d: %s of its leader refused: %s", d.shard, n.name, r.Refusal.Message)
 		}
 		done(r, err)

@@ -52,6 +52,10 @@ const (
 	LeaderTransferred
 	ReadAtFollower
 	Verified
+	Expanded
+	ExpansionStale
+	PassedOver
+	ZonesRaised
 	Kinds
 )
 
@@ -66,5 +70,6 @@ func (k Kind) String() string {
 		"events repeated", "controllers changed", "drains",
 		"shards moved", "replicas made", "replicas removed", "configurations changed", "snapshots sent", "snapshots installed",
 		"logs truncated", "leaders transferred", "reads at followers", "looks at rows",
+		"expansions", "expansions out of date", "missed instants passed over", "shards brought to newer zone data",
 	}[k]
 }

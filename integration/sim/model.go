@@ -30,6 +30,7 @@ type shardModel struct {
 	fencing uint64
 	offset  uint64
 	jobs    map[string]uint64
+	series  map[string]*series
 	// executions by identity; leases by token.
 	executions map[fsm.Identity]*execution
 	leases     map[uint64]*lease
@@ -50,7 +51,7 @@ func newModel(c *cluster) model {
 	m := model{c: c, shards: map[uint32]*shardModel{}}
 	for _, shard := range c.shardIDs() {
 		m.shards[shard] = &shardModel{
-			jobs: map[string]uint64{}, executions: map[fsm.Identity]*execution{}, leases: map[uint64]*lease{},
+			jobs: map[string]uint64{}, series: map[string]*series{}, executions: map[fsm.Identity]*execution{}, leases: map[uint64]*lease{},
 		}
 	}
 	return m
@@ -64,6 +65,8 @@ type entry struct {
 	stampMS int64
 	// tokens are what its completions carried.
 	tokens map[uint64]bool
+	// given are the schedules that its commands gave jobs.
+	given map[jobVersion]*storagev1.Schedule
 }
 
 // applied takes in an entry, unless it has been.
@@ -73,12 +76,13 @@ func (m *model) applied(by *machine, rows fsm.Reader, index uint64, e *storagev1
 		return
 	}
 	s.index = index
-	in := entry{c: m.c, shard: by.shard, s: s, stampMS: e.StampMs, tokens: map[uint64]bool{}}
+	in := entry{c: m.c, shard: by.shard, s: s, stampMS: e.StampMs, tokens: map[uint64]bool{}, given: map[jobVersion]*storagev1.Schedule{}}
 	for i, cmd := range e.Commands {
 		if cmd.LeaderStart != nil && results[i].Refusal == nil {
 			s.since = e.StampMs
 		}
 		in.granted(results[i].Leases)
+		in.schedules(cmd, e.StampMs, results[i])
 		for k, h := range cmd.GetHeartbeats().GetItems() {
 			in.extended(h, results[i].Items[k])
 		}
@@ -127,6 +131,7 @@ func identityOf(ev *storagev1.Event) fsm.Identity {
 
 // event takes in one transition.
 func (in *entry) event(ev *storagev1.Event) {
+	in.changed(ev)
 	switch ev.Type {
 	case storagev1.EventType_EVENT_TYPE_JOB_CREATED:
 		in.s.jobs[ev.JobId] = ev.Incarnation
@@ -137,7 +142,8 @@ func (in *entry) event(ev *storagev1.Event) {
 	case storagev1.EventType_EVENT_TYPE_SUCCEEDED, storagev1.EventType_EVENT_TYPE_DEAD,
 		storagev1.EventType_EVENT_TYPE_CANCELLED, storagev1.EventType_EVENT_TYPE_EXPIRED, storagev1.EventType_EVENT_TYPE_SKIPPED:
 		if ev.Count > 0 {
-			return // a verdict over a range: no execution
+			in.passed(ev) // a range of instants: no execution
+			return
 		}
 	default:
 		return
@@ -147,6 +153,7 @@ func (in *entry) event(ev *storagev1.Event) {
 	if x == nil {
 		x = &execution{}
 		in.s.executions[id] = x
+		in.accepted(id)
 		in.c.note(uint64(in.shard), uint64(id.NominalMS), uint64(ev.Type))
 	}
 	in.transition(id, x, ev)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/node/control"
+	"github.com/carillon-scheduler/carillon/node/expand"
 	"github.com/carillon-scheduler/carillon/node/replica"
 	"github.com/carillon-scheduler/carillon/store"
 
@@ -46,6 +47,8 @@ type node struct {
 	placement   placement
 	heard       map[string]int64
 	dispatchers map[uint32]*dispatcher
+	// evaluator is of the binary that the node runs: each start may bring newer zone data, or go back to older.
+	evaluator expand.Evaluator
 }
 
 func newNode(c *cluster, name string) *node {
@@ -137,6 +140,7 @@ func (n *node) start() {
 	n.core, n.turnDue, n.waits = core, false, nil
 	n.syncDelay, n.pausedUntil = 2*millisecond, 0
 	n.before, n.placed = map[uint32]replica.Conf{}, map[*storagev1.Command]uint64{}
+	n.evaluator = n.c.evaluator()
 	n.heard, n.dispatchers = map[string]int64{}, map[uint32]*dispatcher{}
 	n.placement = newPlacement()
 	n.c.logf("%s starts as %s, boot %d", n.name, n.store, n.boots)

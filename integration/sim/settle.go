@@ -60,6 +60,7 @@ func (c *cluster) settle() {
 		if passed > ledWithin+dueWithin {
 			c.planeBack()
 			c.punctual()
+			c.model.overdue(c.trueMS() - dueWithin/millisecond)
 			if led && finished && c.ended() {
 				c.report.EndedMS = passed / millisecond
 				break

@@ -53,6 +53,8 @@ type Faults struct {
 	LeasesExpireInOutage bool
 	// FollowerReadsUnasked lets followers show their rows as they are, without asking their leader up to where they must be.
 	FollowerReadsUnasked bool
+	// InstantLost has the evaluator leave an instant of a cron job out.
+	InstantLost bool
 	// RowLost has the disk of one node lose rows without a word, a job's each time it is to look at them.
 	RowLost bool
 }

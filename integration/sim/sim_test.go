@@ -173,6 +173,10 @@ func TestPlantedFaultFollowerReadsUnaskedIsCaught(t *testing.T) {
 	caughtBy(t, Faults{FollowerReadsUnasked: true}, "read of shard")
 }
 
+func TestPlantedFaultInstantLostIsCaught(t *testing.T) {
+	caughtBy(t, Faults{InstantLost: true}, "S4: ")
+}
+
 func TestPlantedFaultRowLostIsCaught(t *testing.T) {
 	caughtBy(t, Faults{RowLost: true}, "verify: ")
 }

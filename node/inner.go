@@ -97,6 +97,7 @@ func (n *Node) openInner(l net.Listener, waiting int) (net.Listener, error) {
 	in.ask = route.Asker{HTTP: in.client}
 	in.path, in.calls = route.NewHandler(route.HandlerConfig{
 		Self: ident.StoreUUID, Local: in.localOrNil, Member: n, Logger: n.logger,
+		Suspects: func(store string) bool { return n.serving.Load() && n.router.Suspects(store) },
 	})
 	n.inner = in
 	return in.mux.Public(), nil

@@ -72,7 +72,9 @@ func newCluster(t *testing.T, stores ...string) *cluster {
 	for _, store := range stores {
 		n := &node{store: store, c: c, leads: map[uint32]bool{}}
 		n.work = newWork(n)
-		_, handler := NewHandler(HandlerConfig{Self: store, Local: n.current, Member: member{n}})
+		_, handler := NewHandler(HandlerConfig{
+			Self: store, Local: n.current, Member: member{n}, Suspects: func(store string) bool { return n.router.Suspects(store) },
+		})
 		n.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			n.mu.Lock()
 			drop := n.dropAnswers

@@ -37,9 +37,11 @@ type HandlerConfig struct {
 	// Self is this node's store uuid.
 	Self string
 	// Local returns what serves proposals and polls; nil while the node starts. It is asked with every call.
-	Local  func() Local
-	Member Member
-	Logger *slog.Logger
+	Local func() Local
+	// Suspects says of which stores it is to be taken that they do not hear this node; nil: of none. It is asked with every poll.
+	Suspects func(store string) bool
+	Member   Member
+	Logger   *slog.Logger
 }
 
 // NewHandler returns the called side, and the path below which it is to be mounted on the cluster's listener. It serves
@@ -220,6 +222,10 @@ func (s *server) Poll(
 	local, err := s.local(req.Store)
 	if err != nil {
 		return nil, err
+	}
+	if s.cfg.Suspects != nil && s.cfg.Suspects(req.From) {
+		// A node that is cut off in one direction asks again and again: what it leased would be lost on its way, until the leases end.
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New("the asking node does not hear this one"))
 	}
 	leases, err := local.Poll(ctx, dispatch.PollRequest{
 		ClaimID: req.ClaimId, Worker: req.Worker, Queues: req.Queues, Max: int(min(req.Max, dispatch.MaxLeasesPerPoll+1)),

@@ -27,6 +27,8 @@ type peer struct {
 
 	mu      sync.Mutex
 	breaker breaker
+	// suspected: the transport does not hear it, or it does not hear this node.
+	suspected bool
 	// life ends, and is replaced, when the transport suspects the peer: so do the calls under way.
 	life context.Context
 	end  context.CancelFunc
@@ -42,6 +44,7 @@ func newPeer(store, addr string, client clusterv1connect.NodeServiceClient, c *c
 func (p *peer) suspect(is bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.suspected = is
 	if !is {
 		p.breaker = breaker{}
 		return

@@ -65,6 +65,23 @@ func TestAPollTakesFromOneLeaderAfterTheOtherWhatItLacks(t *testing.T) {
 	}
 }
 
+// A node that does not hear another one gets no leases of it: they would be lost on their way.
+func TestASuspectGetsNoLeases(t *testing.T) {
+	_, a, b, _ := three(t)
+	b.work.add(2, "q", 3)
+	b.router.Suspect("a", true)
+	if got, err := a.poller.Poll(t.Context(), poll("c1", 7, 0)); err != nil || len(got) != 0 {
+		t.Fatalf("%v, %v", jobs(got), err)
+	}
+	if ready, leased := b.work.counts(); ready != 3 || leased != 0 {
+		t.Errorf("%d ready, %d leased", ready, leased)
+	}
+	b.router.Suspect("a", false)
+	if got, err := a.poller.Poll(t.Context(), poll("c2", 7, 0)); err != nil || len(got) != 3 {
+		t.Fatalf("%v, %v", jobs(got), err)
+	}
+}
+
 func TestAPollWithoutWaitEnds(t *testing.T) {
 	_, a, b, c := three(t)
 	if got, err := a.poller.Poll(t.Context(), poll("c1", 7, 0)); err != nil || len(got) != 0 {

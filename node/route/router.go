@@ -86,6 +86,19 @@ func (r *Router) Suspect(store string, is bool) {
 	}
 }
 
+// Suspects says whether the transport has told that it does not hear a store, or is not heard by it.
+func (r *Router) Suspects(store string) bool {
+	r.mu.Lock()
+	p := r.peers[store]
+	r.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.suspected
+}
+
 // disturbedWithin says whether a node was lost, or this one started, no longer ago than d: callers of a lost one may have
 // come here with claims that they began there.
 func (r *Router) disturbedWithin(d time.Duration) bool {

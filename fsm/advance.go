@@ -79,6 +79,10 @@ func (a *apply) fire(t *dueTimer, d *matcher) {
 		a.endLeases(t, d)
 	case TimerStartDeadline:
 		a.fireStartDeadline(t)
+	case TimerPauseEnd:
+		a.firePauseEnd(t)
+	case TimerResume:
+		a.fireResume(t)
 	}
 }
 

@@ -46,7 +46,7 @@ const (
 	RuleLease = "lease"
 	// RuleOccurrence: an occurrence has one execution, and a one-shot is never without.
 	RuleOccurrence = "occurrence"
-	// RuleMarker: a stop marker has a job that it stops, or housekeeping that removes it; what is held has a reason.
+	// RuleMarker: a stop marker has a job that it stops, or housekeeping that removes it; what is held or parked has a reason.
 	RuleMarker = "marker"
 	// RulePayload: a payload that is referred to is there, and one that is there has a job or housekeeping that removes it.
 	RulePayload = "payload"
@@ -103,10 +103,14 @@ type checker struct {
 	// gone are deleted tenants, or those that are being deleted.
 	gone  map[string]bool
 	stops map[jobName]stop
-	// swept are marked jobs that housekeeping looks at, resuming those whose held executions a task releases.
-	swept    map[jobName]bool
-	resuming map[jobName]bool
-	leases   []leaseRange
+	// settings has the queues, tenants and rules, to ask it what they pause.
+	settings *Machine
+	// swept are marked jobs that housekeeping looks at, resuming those whose held executions a task releases, releasing the
+	// tenants of which a task releases what is held or parked; the empty name stands for all.
+	swept     map[jobName]bool
+	resuming  map[jobName]bool
+	releasing map[string]bool
+	leases    []leaseRange
 	// replaced are hashes of payloads that housekeeping looks at, purged of one-shots without an execution that it does.
 	replaced map[uint64]struct{}
 	purged   map[uint64]struct{}
@@ -132,7 +136,11 @@ type leaseRange struct {
 func newChecker(r Reader, report func(Violation)) *checker {
 	return &checker{
 		r: r, sink: report, meta: &storagev1.Meta{Level: 1}, gone: map[string]bool{}, stops: map[jobName]stop{},
-		swept: map[jobName]bool{}, resuming: map[jobName]bool{}, replaced: map[uint64]struct{}{},
+		settings: &Machine{
+			queues: map[string]*storagev1.QueueSettings{}, tenants: map[string]*storagev1.TenantSettings{},
+			rules: map[string]*storagev1.PauseRule{},
+		},
+		swept: map[jobName]bool{}, resuming: map[jobName]bool{}, releasing: map[string]bool{}, replaced: map[uint64]struct{}{},
 		purged: map[uint64]struct{}{}, stray: map[jobName][]byte{}, blocking: map[jobName]int{}, maxIDs: maxCheckIdentities,
 	}
 }
@@ -148,11 +156,14 @@ func (c *checker) run() {
 		check func(key, value []byte)
 	}{
 		{KindSettings, c.settingsRow}, {KindStop, c.stopRow}, {KindTask, c.taskRow}, {KindExpiry, c.expiryRow}, {KindStop, c.markerRow},
-		{KindTimer, c.timerRow}, {KindReady, c.readyRow}, {KindLeased, c.leasedRow()}, {KindHeld, c.heldRow},
+		{KindTimer, c.timerRow}, {KindParked, c.parkedRow}, {KindReady, c.readyRow}, {KindLeased, c.leasedRow()}, {KindHeld, c.heldRow},
 		{KindRetrying, c.retryingRow}, {KindDead, c.deadRow}, {KindEnded, c.endedRow}, {KindBlob, c.blobRow},
 		{KindIdempotency, c.recordRow},
 	} {
 		c.each(kind.kind, kind.check)
+		if kind.kind == KindSettings {
+			c.settings.findHolding()
+		}
 	}
 	c.strays()
 	c.events()
@@ -201,7 +212,8 @@ func (c *checker) stopped(tenant, jobID string, incarnation uint64) bool {
 func (c *checker) strangers() {
 	const known = "" + string(KindMeta) + string(KindJob) + string(KindBlob) + string(KindTimer) + string(KindReady) +
 		string(KindLeased) + string(KindHeld) + string(KindRetrying) + string(KindDead) + string(KindEnded) + string(KindStop) +
-		string(KindIdempotency) + string(KindEvent) + string(KindExpiry) + string(KindSettings) + string(KindTask)
+		string(KindIdempotency) + string(KindEvent) + string(KindExpiry) + string(KindSettings) + string(KindTask) +
+		string(KindParked)
 	for kind := stateStart[0]; kind < stateEnd[0]; kind++ {
 		if strings.IndexByte(known, kind) < 0 {
 			c.each(kind, func(key, _ []byte) { c.fail(RuleRow, key, "is of no kind that there is") })
@@ -218,7 +230,7 @@ func (c *checker) counters() {
 		{"jobs", c.meta.Jobs, c.counted.Jobs}, {"waiting", c.meta.Waiting, c.counted.Waiting},
 		{"ready", c.meta.Ready, c.counted.Ready}, {"leased", c.meta.Leased, c.counted.Leased},
 		{"retrying", c.meta.Retrying, c.counted.Retrying}, {"held", c.meta.Held, c.counted.Held},
-		{"dead", c.meta.Dead, c.counted.Dead},
+		{"dead", c.meta.Dead, c.counted.Dead}, {"parked", c.meta.Parked, c.counted.Parked},
 	} {
 		if n.have != n.counted {
 			c.fail(RuleCounter, MetaKey(), "%s is %d, a recount finds %d", n.name, n.have, n.counted)

@@ -88,6 +88,13 @@ func (c *checker) jobRow(key []byte, tenant, jobID string, j *storagev1.Job) {
 	case !isOneShot(j):
 		c.recurringRow(key, tenant, jobID, j)
 	}
+	until := j.Pause.GetUntilMs()
+	switch {
+	case j.Pause != nil && j.State != storagev1.JobState_JOB_STATE_PAUSED:
+		c.fail(RuleRow, key, "its state is %s, and it has a pause", j.State)
+	case until != 0 && !c.has(timerJobKey(until, TimerResume, tenant, jobID)):
+		c.fail(RuleTimer, key, "there is no timer at %d, where its pause ends", until)
+	}
 	c.payload(key, tenant, jobID, j.Incarnation, j.Template)
 }
 
@@ -96,9 +103,11 @@ func (c *checker) recurringRow(key []byte, tenant, jobID string, j *storagev1.Jo
 	isActive := j.State == storagev1.JobState_JOB_STATE_ACTIVE
 	at := timerAt(j)
 	switch {
-	case isActive != (at != 0):
+	case j.Parked && (!isActive || at != 0 || !c.has(ParkedKey(tenant, jobID))):
+		c.fail(RuleTimer, key, "it is parked, its state is %s and its timer stands at %d, or there is no parked row", j.State, at)
+	case isActive != (at != 0) && !j.Parked:
 		c.fail(RuleTimer, key, "its state is %s and its timer stands at %d", j.State, at)
-	case !isActive:
+	case !isActive || j.Parked:
 	case j.NextMs == 0 && !c.has(timerJobKey(at, TimerExpand, tenant, jobID)):
 		c.fail(RuleTimer, key, "there is no timer at %d, where it waits for its horizon", at)
 	case j.NextMs == 0:

@@ -13,15 +13,59 @@ import (
 func (c *checker) settingsRow(key, value []byte) {
 	k := readKey(key, KindSettings)
 	what, name := k.byte(), k.name()
-	q, t := &storagev1.QueueSettings{}, &storagev1.TenantSettings{}
+	q, t, r := &storagev1.QueueSettings{}, &storagev1.TenantSettings{}, &storagev1.PauseRule{}
+	var p pause
 	switch {
-	case k.end() && what == 'q' && q.UnmarshalVT(value) == nil && q.Name == name:
-	case k.end() && what == 't' && t.UnmarshalVT(value) == nil && t.Name == name:
+	case k.end() && what == ofQueue && q.UnmarshalVT(value) == nil && q.Name == name:
+		c.settings.queues[name], p = q, pauseOfQueue(q)
+	case k.end() && what == ofTenant && t.UnmarshalVT(value) == nil && t.Name == name:
+		c.settings.tenants[name], p = t, pauseOfTenant(t)
 		c.gone[name] = t.Deleting || t.Deleted
+	case k.end() && what == ofRule && r.UnmarshalVT(value) == nil && r.Id == name:
+		c.settings.rules[name], p = r, pauseOfRule(r)
 	default:
 		c.fail(RuleRow, key, "cannot be decoded")
 	}
+	if timer := p.timerKey(); timer != nil && !c.has(timer) {
+		c.fail(RuleTimer, key, "there is no timer at %d, where its pause ends", p.untilMS)
+	}
 }
+
+// pauseEndRow checks that a pause ends at its timer.
+func (c *checker) pauseEndRow(key []byte, t *timerKey) {
+	var p pause
+	switch t.of {
+	case ofQueue:
+		p = pauseOfQueue(c.settings.queues[t.name])
+	case ofTenant:
+		p = pauseOfTenant(c.settings.tenants[t.name])
+	default:
+		p = pauseOfRule(c.settings.rules[t.name])
+	}
+	if !bytes.Equal(p.timerKey(), key) {
+		c.fail(RuleTimer, key, "no pause ends there")
+	}
+}
+
+// parkedRow checks that a parked job is one, and that something stops it, or a task releases it.
+func (c *checker) parkedRow(key, value []byte) {
+	c.counted.Parked++
+	tenant, jobID, ok := parseJobKey(key, KindParked)
+	if !ok || len(value) != 0 {
+		c.fail(RuleRow, key, "cannot be decoded")
+		return
+	}
+	j := c.job(tenant, jobID)
+	switch {
+	case !j.GetParked():
+		c.fail(RuleTimer, key, "no job is parked there")
+	case !c.settings.stopsJob(tenant, j) && !c.releases(tenant):
+		c.fail(RuleMarker, key, "nothing stops its job, and nothing releases it")
+	}
+}
+
+// releases says whether a task releases what is held or parked of a tenant.
+func (c *checker) releases(tenant string) bool { return c.releasing[tenant] || c.releasing[""] }
 
 func (c *checker) stopRow(key, value []byte) {
 	tenant, jobID, ok := parseJobKey(key, KindStop)
@@ -53,6 +97,8 @@ func (c *checker) taskRow(key, value []byte) {
 		c.fail(RuleRow, key, "cannot be decoded")
 	case t.Finished:
 		c.wantExpiry(key, t.UpdatedMs+recordKeptMS, expireTask)
+	case t.Kind == storagev1.TaskKind_TASK_KIND_RELEASE && t.Filter.GetJobId() == "":
+		c.releasing[t.Filter.GetTenant()] = true
 	case t.Kind == storagev1.TaskKind_TASK_KIND_RELEASE:
 		c.resuming[jobName{t.Filter.GetTenant(), t.Filter.GetJobId()}] = true
 	}
@@ -147,6 +193,13 @@ func (c *checker) timerRow(key, value []byte) {
 		}
 	case TimerRetry:
 		c.retryRow(key, value, &t)
+	case TimerPauseEnd:
+		c.pauseEndRow(key, &t)
+	case TimerResume:
+		j := c.job(t.id.Tenant, t.id.JobID)
+		if j.GetState() != storagev1.JobState_JOB_STATE_PAUSED || j.GetPause().GetUntilMs() != t.atMS {
+			c.fail(RuleTimer, key, "no pause of a job ends there")
+		}
 	case TimerStartDeadline:
 		// It may have outlived its execution's start: see fireStartDeadline.
 		if id, _, _, _, ok := parseReadyKey(value); !ok || id != t.id {
@@ -266,8 +319,9 @@ func (c *checker) heldRow(key, value []byte) {
 	c.live(key, e)
 	c.startDeadline(key, e)
 	j := c.job(e.Tenant, e.JobId)
-	isPaused := j.GetState() == storagev1.JobState_JOB_STATE_PAUSED
-	if !isPaused && !c.resuming[jobName{e.Tenant, e.JobId}] && !c.stopped(e.Tenant, e.JobId, e.Incarnation) {
+	isHeld := j.GetState() == storagev1.JobState_JOB_STATE_PAUSED || j != nil && c.settings.ruled(e.Tenant, j.Labels)
+	isReleased := c.resuming[jobName{e.Tenant, e.JobId}] || c.releases(e.Tenant)
+	if !isHeld && !isReleased && !c.stopped(e.Tenant, e.JobId, e.Incarnation) {
 		c.fail(RuleMarker, key, "its job is not paused, and nothing releases it")
 	}
 }

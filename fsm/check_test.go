@@ -160,6 +160,30 @@ var plantings = []planting{
 			return true
 		})
 	}},
+	{"a pause without the timer of its end", RuleTimer, without(KindTimer, timerOf(TimerPauseEnd))},
+	{"a pause that ends at another time", RuleTimer, timerMoved(TimerPauseEnd)},
+	{"the end of a pause that is not there", RuleTimer, added(timerPauseKey(maxInstantMS, ofRule, "nobody"), nil)},
+	{"a paused job without the timer of its end", RuleTimer, without(KindTimer, timerOf(TimerResume))},
+	{"a paused job that is resumed at another time", RuleTimer, timerMoved(TimerResume)},
+	{"a parked job without its row", RuleTimer, without(KindParked, anyRow)},
+	{"a parked job that has a timer as well", RuleTimer, func(s *memState) bool {
+		return firstRow(s, KindParked, func(key, _ []byte) bool {
+			tenant, jobID, _ := parseJobKey(key, KindParked)
+			j := getJob(s, JobKey(tenant, jobID))
+			j.NextMs = maxInstantMS
+			s.Set(JobKey(tenant, jobID), mustEncode(j.MarshalVT()))
+			return true
+		})
+	}},
+	{"a job is parked that is not there", RuleTimer, added(ParkedKey("t", "nobody"), nil)},
+	{"more jobs parked than there are", RuleCounter, metaChanged(func(m *storagev1.Meta) { m.Parked++ })},
+	{"jobs parked by nothing", RuleMarker, func(s *memState) bool {
+		if len(Tasks(s)) > 0 || !firstRow(s, KindParked, anyRow) {
+			return false
+		}
+		s.DeleteRange([]byte{KindSettings}, []byte{KindSettings + 1})
+		return true
+	}},
 	{"a lease without its timer", RuleLease, leaseTimer(func(*memState, timerKey, []byte) {})},
 	{"a timer of a job that is not there", RuleTimer, added(timerJobKey(maxInstantMS, TimerRecurring, "t", "nobody"), nil)},
 	{"a lease that ends in years", RuleLease, leaseTimer(func(s *memState, t timerKey, value []byte) {
@@ -257,6 +281,7 @@ var plantings = []planting{
 		e.State = storagev1.ExecutionState_EXECUTION_STATE_READY
 		return e.Attempt > 0
 	})},
+	{"a rule under another name", RuleRow, added(PauseRuleKey("nobody"), mustEncode((&storagev1.PauseRule{Id: "r"}).MarshalVT()))},
 	{"settings under another name", RuleRow, added(QueueKey("nobody"), mustEncode((&storagev1.QueueSettings{Name: "q"}).MarshalVT()))},
 }
 

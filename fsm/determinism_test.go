@@ -74,8 +74,8 @@ func (r *recorder) tenant() string { return []string{"t", "t-1"}[r.rng.IntN(2)] 
 
 func (r *recorder) command() *storagev1.Command {
 	r.n++
-	switch r.rng.IntN(15) {
-	case 14:
+	switch r.rng.IntN(17) {
+	case 16:
 		return r.expand()
 	case 0, 1:
 		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{r.create(), r.create()}}}
@@ -108,6 +108,8 @@ func (r *recorder) command() *storagev1.Command {
 		}}
 	case 12:
 		return r.settings()
+	case 13, 14:
+		return r.step()
 	default:
 		if r.rng.IntN(10) == 0 {
 			r.now += r.rng.Int64N(2 * dayMS)
@@ -119,7 +121,7 @@ func (r *recorder) command() *storagev1.Command {
 func (r *recorder) create() *storagev1.CreateJob {
 	c := &storagev1.CreateJob{
 		Tenant: r.tenant(), JobId: r.job(), Hash: encodeU64(uint64(r.n)), CatchUp: storagev1.CatchUp(r.rng.IntN(4)),
-		Labels: []*storagev1.KeyValue{{Key: "k", Value: "v"}}, Paused: r.rng.IntN(9) == 0,
+		Labels: []*storagev1.KeyValue{{Key: "k", Value: fmt.Sprint("v", r.rng.IntN(2))}}, Paused: r.rng.IntN(9) == 0,
 		Template: &storagev1.Template{
 			Queue: fmt.Sprint("q", r.rng.IntN(3)), Priority: uint32(r.rng.IntN(10)), FairnessKey: []string{"", "f"}[r.rng.IntN(2)],
 			Payload: make([]byte, []int{10, 100, 2000}[r.rng.IntN(3)]), RetentionMs: []int64{0, hourMS, 40 * dayMS}[r.rng.IntN(3)],
@@ -231,7 +233,7 @@ func (r *recorder) update() *storagev1.Command {
 	u := &storagev1.UpdateJob{
 		Tenant: r.tenant(), JobId: r.job(), IdempotencyKey: []string{"", fmt.Sprint("k", r.rng.IntN(9))}[r.rng.IntN(2)], Hash: []byte{byte(r.rng.IntN(3))},
 	}
-	switch r.rng.IntN(6) {
+	switch r.rng.IntN(7) {
 	case 4:
 		u.Fields, u.Overlap = []string{"overlap"}, storagev1.Overlap(r.rng.IntN(6))
 	case 5:
@@ -239,7 +241,12 @@ func (r *recorder) update() *storagev1.Command {
 		u.HorizonFromMs = r.now - minuteMS
 		u.Horizon = r.horizon(u.Schedule.Cron, u.HorizonFromMs)
 	case 0:
-		u.Fields, u.State = []string{"state"}, storagev1.JobState_JOB_STATE_PAUSED
+		u.Fields, u.State = []string{"state", "pause"}, storagev1.JobState_JOB_STATE_PAUSED
+		if r.rng.IntN(2) == 0 {
+			u.Pause = &storagev1.Pause{UntilMs: r.now + r.rng.Int64N(hourMS), Resume: storagev1.CatchUp(r.rng.IntN(4))}
+		}
+	case 6:
+		u.Fields, u.Labels = []string{"labels"}, []*storagev1.KeyValue{{Key: "k", Value: "v0"}}
 	case 1:
 		u.Fields, u.State = []string{"state"}, storagev1.JobState_JOB_STATE_ACTIVE
 	case 2:
@@ -286,12 +293,36 @@ func (r *recorder) remove() *storagev1.Command {
 }
 
 func (r *recorder) settings() *storagev1.Command {
+	pause := &storagev1.Pause{By: "somebody", Resume: storagev1.CatchUp(r.rng.IntN(4))}
 	if r.rng.IntN(2) == 0 {
-		return &storagev1.Command{PutTenant: &storagev1.TenantSettings{Name: "t-1", Version: uint64(r.n), Paused: r.rng.IntN(3) == 0}}
+		pause.UntilMs = r.now + r.rng.Int64N(60_000)
 	}
-	return &storagev1.Command{PutQueue: &storagev1.QueueSettings{
-		Name: fmt.Sprint("q", r.rng.IntN(3)), Version: uint64(r.n), Paused: r.rng.IntN(3) == 0, DeadRetentionMs: hourMS,
-	}}
+	isPaused := r.rng.IntN(3) == 0
+	switch r.rng.IntN(4) {
+	case 0:
+		return &storagev1.Command{PutTenant: &storagev1.TenantSettings{
+			Name: "t-1", Version: uint64(r.n), Paused: isPaused, Pause: pause,
+		}}
+	case 1:
+		return &storagev1.Command{PutPauseRule: &storagev1.PauseRule{
+			Id: fmt.Sprint("rule", r.rng.IntN(2)), Version: uint64(r.n), Tenant: []string{"", "t"}[r.rng.IntN(2)], Pause: pause,
+			Deleted: !isPaused, Labels: []*storagev1.LabelSelector{{Key: "k", Value: "v0"}, {Key: "k", AnyValue: true}},
+		}}
+	default:
+		return &storagev1.Command{PutQueue: &storagev1.QueueSettings{
+			Name: fmt.Sprint("q", r.rng.IntN(3)), Version: uint64(r.n), Paused: isPaused, DeadRetentionMs: hourMS, Pause: pause,
+		}}
+	}
+}
+
+// step advances a task that has been left open.
+func (r *recorder) step() *storagev1.Command {
+	for _, task := range Tasks(r.s) {
+		if !task.Finished {
+			return &storagev1.Command{StepTask: &storagev1.StepTask{Id: task.Id, Limit: 3}}
+		}
+	}
+	return r.settings()
 }
 
 // encodeLog writes entries one after the other, each behind its length.

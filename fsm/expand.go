@@ -15,8 +15,11 @@ func ReadJob(r Reader, tenant, jobID string) *storagev1.Job { return getJob(r, J
 // PassOver says which of a recurring job's instants its catch-up rule passes over at nowMS: all those up to untilMS, but the
 // last of them if that is not before keepFromMS.
 func PassOver(j *storagev1.Job, nowMS int64) (untilMS, keepFromMS int64) {
+	if j.Parked {
+		return -maxInstantMS, maxInstantMS + 1 // nothing of it is decided before the pause that stops it ends
+	}
 	untilMS, keepFromMS = missedTo(j, nowMS), maxInstantMS+1
-	switch catchUpOf(j) {
+	switch missedRule(j) {
 	case storagev1.CatchUp_CATCH_UP_ALL:
 		untilMS = min(untilMS, windowStart(j, nowMS)-1)
 	case storagev1.CatchUp_CATCH_UP_LATEST:

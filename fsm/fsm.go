@@ -111,8 +111,10 @@ type Effects struct {
 	Ended []LeaseRef
 	// Expand are cron jobs whose horizon runs out, or has: the evaluator is to propose more.
 	Expand []JobRef
-	// SettingsChanged says that a queue's or tenant's settings were replaced.
+	// SettingsChanged says that a queue's or tenant's settings were replaced, or that a pause of one is over.
 	SettingsChanged bool
+	// TasksStarted says that a bulk operation was left that nobody has asked for and that has to be stepped.
+	TasksStarted bool
 	// LatenessMS is first start minus nominal of each execution that started.
 	LatenessMS []int64
 	// Verifies are for followers too: every replica is to look at its rows as this entry leaves them.

@@ -116,10 +116,10 @@ func (a *apply) mayPass(c *storagev1.ExpandJob, j *storagev1.Job, replaces bool)
 		return nil
 	}
 	missedTo := missedTo(j, a.stamp)
-	rule := catchUpOf(j)
+	rule := missedRule(j)
 	next := c.Horizon.NextMs
 	switch {
-	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE:
+	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.Parked:
 		return refuse(Aborted, "only instants right after the watermark of an active job can be passed over")
 	case c.PassedFromMs <= c.FromMs || c.PassedToMs < c.PassedFromMs:
 		return refuseField("passed", "out of order")
@@ -139,7 +139,7 @@ func (a *apply) replaceHorizon(c *storagev1.ExpandJob, j *storagev1.Job) {
 	if c.PassedCount > 0 {
 		why := whyCoalesced
 		switch {
-		case catchUpOf(j) == storagev1.CatchUp_CATCH_UP_NONE:
+		case missedRule(j) == storagev1.CatchUp_CATCH_UP_NONE:
 			why = missedWhy(j, c.PassedFromMs)
 		case c.PassedToMs < windowStart(j, a.stamp):
 			why = whySkippedWindow

@@ -133,6 +133,7 @@ func (a *apply) sweepTombstone(atMS int64, tenant, jobID string) {
 // sweepJob removes a job's row, and its payloads if it may have some that stand apart.
 func (a *apply) sweepJob(tenant, jobID string, j *storagev1.Job, payloads bool) {
 	a.s.Delete(JobKey(tenant, jobID))
+	a.dropPause(tenant, jobID, j)
 	if j.State != storagev1.JobState_JOB_STATE_DELETED {
 		a.meta.Jobs--
 	}

@@ -81,6 +81,9 @@ func sameField(field string, c *storagev1.UpdateJob, j *storagev1.Job) bool {
 		return c.State == j.State
 	case "pause_reason":
 		return c.PauseReason == j.PauseReason
+	case "pause":
+		p, have := c.Pause, j.GetPause()
+		return p.GetBy() == have.GetBy() && p.GetUntilMs() == have.GetUntilMs() && p.GetResume() == have.GetResume()
 	case "queue":
 		return t.GetQueue() == have.GetQueue()
 	case "priority":

@@ -25,6 +25,7 @@ const (
 	KindExpiry      = 'g'
 	KindSettings    = 's'
 	KindTask        = 'w'
+	KindParked      = 'p'
 
 	// Not fsm's: package node/replica keeps its log, HardState, ConfState, applied index and truncated state there.
 	KindLog       = 'L'
@@ -224,11 +225,24 @@ func expiryKey(ms int64, what byte, ref []byte) []byte {
 	return append(append(appendTime(append(b, KindExpiry), ms), what), ref...)
 }
 
+// timerPauseKey is where the timer of a pause's end stands.
+func timerPauseKey(ms int64, of byte, name string) []byte {
+	b := make([]byte, 0, 1+8+1+1+len(name)+1)
+	b = append(appendTime(append(b, KindTimer), ms), byte(TimerPauseEnd), of)
+	return appendName(b, name)
+}
+
+// ParkedKey is where a recurring job stands that is due and stopped by a pause.
+func ParkedKey(tenant, jobID string) []byte { return namedKey(KindParked, tenant, jobID) }
+
 // QueueKey is where a queue's settings stand.
-func QueueKey(name string) []byte { return settingsKey('q', name) }
+func QueueKey(name string) []byte { return settingsKey(ofQueue, name) }
 
 // TenantKey is where a tenant's settings stand.
-func TenantKey(name string) []byte { return settingsKey('t', name) }
+func TenantKey(name string) []byte { return settingsKey(ofTenant, name) }
+
+// PauseRuleKey is where a pause rule stands.
+func PauseRuleKey(id string) []byte { return settingsKey(ofRule, id) }
 
 func settingsKey(what byte, name string) []byte {
 	return appendName(append(make([]byte, 0, 3+len(name)), KindSettings, what), name)

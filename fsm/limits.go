@@ -30,6 +30,8 @@ const (
 	// maxListSeeks bounds what a page of a tenant's executions spends on finding its streams; of more it reads the whole
 	// backlog.
 	maxListSeeks = 1000
+	// maxSelectors is how many labels a pause rule names at most.
+	maxSelectors = 16
 	// maxPageBytes ends a page of executions, whose results and progress may be large.
 	maxPageBytes = 8 << 20
 

@@ -62,9 +62,7 @@ func (f *JobFilter) mayMatch(j *storagev1.Job) bool {
 		return false
 	}
 	for _, want := range f.Labels {
-		if !slices.ContainsFunc(j.Labels, func(l *storagev1.KeyValue) bool {
-			return l.Key == want.Key && (want.AnyValue || l.Value == want.Value)
-		}) {
+		if !hasLabel(j.Labels, want.Key, want.Value, want.AnyValue) {
 			return false
 		}
 	}

@@ -14,6 +14,9 @@ type Machine struct {
 	stops   map[jobName]stop
 	queues  map[string]*storagev1.QueueSettings
 	tenants map[string]*storagev1.TenantSettings
+	rules   map[string]*storagev1.PauseRule
+	// holding are the rules that pause something.
+	holding []*storagev1.PauseRule
 
 	// Positions in the timer and expiry indexes below which no live row stands: scans start there and not among the
 	// tombstones of what was popped. Only meta.low_water_ms of them is state, so that they never change a result.
@@ -34,7 +37,7 @@ func Open(shard uint32, r Reader) *Machine {
 	m := &Machine{
 		shard: shard, meta: &storagev1.Meta{Level: 1}, stops: map[jobName]stop{},
 		queues: map[string]*storagev1.QueueSettings{}, tenants: map[string]*storagev1.TenantSettings{},
-		expiryFrom: []byte{KindExpiry},
+		rules: map[string]*storagev1.PauseRule{}, expiryFrom: []byte{KindExpiry},
 	}
 	if value, ok := r.Get(MetaKey()); ok {
 		mustDecode(MetaKey(), value, m.meta.UnmarshalVT)
@@ -160,6 +163,8 @@ func (a *apply) run(c *storagev1.Command) Result {
 		return a.putQueue(c.PutQueue)
 	case c.PutTenant != nil:
 		return a.putTenant(c.PutTenant)
+	case c.PutPauseRule != nil:
+		return a.putPauseRule(c.PutPauseRule)
 	case c.Housekeep != nil:
 		return a.housekeep(c.Housekeep)
 	case c.RaiseLevel != nil:

@@ -159,6 +159,7 @@ func (a *apply) countFailure(tenant, jobID string, j *storagev1.Job) {
 func (a *apply) pauseJob(tenant, jobID string, j *storagev1.Job, mark bool) {
 	j.State = storagev1.JobState_JOB_STATE_PAUSED
 	a.disarm(tenant, jobID, j)
+	j.HeldRule = storagev1.CatchUp_CATCH_UP_UNSPECIFIED
 	if mark {
 		name := jobName{tenant, jobID}
 		s := a.m.stops[name]

@@ -1,6 +1,10 @@
 package fsm
 
-import storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+import (
+	"cmp"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+)
 
 // pause takes the job's timer out of the index and marks the job, so that its live executions are held.
 func (u *update) pause() {
@@ -15,13 +19,55 @@ func (u *update) pause() {
 	}
 	u.pauseJob(tenant, jobID, j, u.waiting == nil || j.Triggered)
 	u.waiting = nil
+	u.setPause()
 }
 
-// resume lets the job go on: what it held becomes ready, and what it missed goes by its catch-up rule.
+// setPause keeps what the update says of the pause, and lets a timer end it if it is to end by itself.
+func (u *update) setPause() {
+	j := u.j
+	u.dropPause(u.c.Tenant, u.c.JobId, j)
+	if p := u.c.Pause; p.GetBy() != "" || p.GetUntilMs() != 0 || p.GetResume() != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
+		j.Pause = p.CloneVT()
+	}
+	if until := j.Pause.GetUntilMs(); until != 0 {
+		u.putTimer(until, timerJobKey(until, TimerResume, u.c.Tenant, u.c.JobId), []byte{}, TimerResume, "")
+	}
+}
+
+// dropPause forgets what is known of a job's pause, with the timer of its end.
+func (a *apply) dropPause(tenant, jobID string, j *storagev1.Job) {
+	if until := j.Pause.GetUntilMs(); until != 0 {
+		a.dropTimer(timerJobKey(until, TimerResume, tenant, jobID))
+	}
+	j.Pause = nil
+}
+
+// fireResume resumes a job whose pause was to end now.
+func (a *apply) fireResume(t *dueTimer) {
+	a.work++
+	tenant, jobID := t.id.Tenant, t.id.JobID
+	key := JobKey(tenant, jobID)
+	j := a.job(key)
+	if j == nil || j.State != storagev1.JobState_JOB_STATE_PAUSED || j.Pause.GetUntilMs() != t.atMS {
+		panic(corrupt(t.key))
+	}
+	j.Version++
+	j.UpdatedMs = a.meta.ClockMs
+	a.open = openJob{tenant, jobID, j}
+	u := &update{apply: a, c: &storagev1.UpdateJob{Tenant: tenant, JobId: jobID}, j: j}
+	u.resume()
+	a.open = openJob{}
+	a.s.Set(key, mustEncode(j.MarshalVT()))
+}
+
+// resume lets the job go on: what it held becomes ready, and what it missed goes by the rule that the resume names, or else
+// the pause, or else by its catch-up rule.
 func (u *update) resume() {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
+	rule := cmp.Or(u.c.Pause.GetResume(), j.Pause.GetResume())
 	j.State = storagev1.JobState_JOB_STATE_ACTIVE
 	j.PauseReason = ""
+	u.dropPause(tenant, jobID, j)
 	name := jobName{tenant, jobID}
 	s := u.m.stops[name]
 	s.paused = false
@@ -29,7 +75,7 @@ func (u *update) resume() {
 	u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_RESUMED, tenant, jobID, j.Incarnation, j.Version)
 	switch {
 	case !isOneShot(j):
-		u.resumeRecurring()
+		u.resumeRecurring(tenant, jobID, j, rule)
 	case j.Template != nil:
 		e := &storagev1.Execution{
 			Tenant: tenant, JobId: jobID, Incarnation: j.Incarnation, JobVersion: j.Version, OneShot: true,
@@ -42,28 +88,33 @@ func (u *update) resume() {
 	u.releaseHeld()
 }
 
-// resumeRecurring applies the catch-up rule to the instants of the pause: each of them was missed, however recent.
-func (u *update) resumeRecurring() {
-	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
-	j.HeldToMs = u.stamp - offsetOf(j)
+// resumeRecurring applies a rule, unspecified: the job's own, to the instants of a pause: each of them was missed, however
+// recent.
+func (a *apply) resumeRecurring(tenant, jobID string, j *storagev1.Job, rule storagev1.CatchUp) {
+	j.HeldToMs, j.HeldRule = a.stamp-offsetOf(j), rule
 	next, ok := nextOf(j, j.WatermarkMs)
 	if last, any := lastUpTo(j, j.HeldToMs); ok && any && next <= last {
-		u.catchUp(tenant, jobID, j, next, last)
+		a.catchUp(tenant, jobID, j, next, last)
 	}
-	u.startQueued(tenant, jobID, j)
-	u.rearm(tenant, jobID, j, 0)
+	a.startQueued(tenant, jobID, j)
+	a.rearm(tenant, jobID, j, 0)
 }
 
-// releaseHeld makes ready what the job held: some now, the others by a task.
+// releaseHeld makes ready what the job held and nothing stops any more: some now, the others by a task.
 func (u *update) releaseHeld() {
+	if u.meta.Held == 0 {
+		return
+	}
 	filter := &storagev1.Filter{Tenant: u.c.Tenant, JobId: u.c.JobId}
 	t := &storagev1.Task{
 		Id:   resumeTaskID(u.c.Tenant, u.c.JobId, u.j),
 		Kind: storagev1.TaskKind_TASK_KIND_RELEASE, Filter: filter, CreatedMs: u.meta.ClockMs, UpdatedMs: u.meta.ClockMs,
 	}
-	u.stepResume(t, inlineResume)
+	u.stepRelease(t, inlineResume)
+	u.work += int(t.SeenCount)
 	if !t.Finished {
 		u.putTask(t)
+		u.effects.TasksStarted = true
 		u.task = t
 	}
 }

@@ -102,7 +102,7 @@ func (a *apply) dropReady(key []byte, picked bool) {
 	}
 }
 
-// putHeld sets e aside until its job is resumed.
+// putHeld sets e aside until its job is resumed, and no rule pauses it any more.
 func (a *apply) putHeld(e *storagev1.Execution) {
 	e.State = storagev1.ExecutionState_EXECUTION_STATE_READY
 	e.ReadyMs = a.meta.ClockMs
@@ -229,15 +229,14 @@ func (a *apply) admit(e *storagev1.Execution, d *matcher) {
 
 // mayStart says whether e may be leased; if not it was put where it belongs. The caller has dropped e's old row.
 func (a *apply) mayStart(e *storagev1.Execution) bool {
-	switch a.m.stopOf(e) {
-	case storagev1.JobState_JOB_STATE_DELETED:
+	switch stop := a.m.stopOf(e); {
+	case stop == storagev1.JobState_JOB_STATE_DELETED:
 		a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_CANCELLED)
 		return false
-	case storagev1.JobState_JOB_STATE_PAUSED:
+	case stop == storagev1.JobState_JOB_STATE_PAUSED || a.ruledExecution(e):
 		a.armStartDeadline(e)
 		a.putHeld(e)
 		return false
-	default:
 	}
 	if a.superseded(e) {
 		a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_CANCELLED)

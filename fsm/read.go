@@ -70,6 +70,9 @@ func viewOf(f *finder, tenant, jobID string, j *storagev1.Job, whole bool) JobVi
 			}
 		}
 	}
+	if j.Parked {
+		v.NextMS, _ = nextOf(j, j.WatermarkMs)
+	}
 	t := j.Template
 	if v.Execution != nil {
 		t = v.Execution.Template

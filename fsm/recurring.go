@@ -42,6 +42,11 @@ func (a *apply) fireRecurring(t *dueTimer, d *matcher) {
 	if j == nil || j.NextMs == 0 || timerAt(j) != t.atMS || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
 		panic(corrupt(t.key))
 	}
+	if a.m.stopsJob(t.id.Tenant, j) {
+		a.park(t.id.Tenant, t.id.JobID, j)
+		a.s.Set(key, mustEncode(j.MarshalVT()))
+		return
+	}
 	a.open = openJob{t.id.Tenant, t.id.JobID, j}
 	notBefore := a.occur(t.id.Tenant, t.id.JobID, j, d, true)
 	a.rearm(t.id.Tenant, t.id.JobID, j, notBefore)
@@ -49,8 +54,12 @@ func (a *apply) fireRecurring(t *dueTimer, d *matcher) {
 	a.s.Set(key, mustEncode(j.MarshalVT()))
 }
 
-// missedTo: the instants of j up to it were missed at nowMS. They fell due more than missedAfterMS ago, or in a pause.
+// missedTo: the instants of j up to it were missed at nowMS, and go by one rule. They fell due more than missedAfterMS ago, or
+// in a pause; those of a pause with a rule of its own come first, and alone.
 func missedTo(j *storagev1.Job, nowMS int64) int64 {
+	if j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
+		return j.HeldToMs
+	}
 	return max(nowMS-offsetOf(j)-missedAfterMS-1, j.HeldToMs)
 }
 
@@ -61,12 +70,15 @@ func (a *apply) occur(tenant, jobID string, j *storagev1.Job, d *matcher, paced 
 	missedTo := missedTo(j, a.stamp)
 	next, ok := nextOf(j, j.WatermarkMs)
 	if last, any := lastUpTo(j, missedTo); ok && any && next <= last {
-		next = a.catchUp(tenant, jobID, j, next, last)
+		a.catchUp(tenant, jobID, j, next, last)
 	}
 	for made := 0; made < maxOccurrences; made++ {
-		next, ok = nextOf(j, next-1)
+		next, ok = nextOf(j, j.WatermarkMs)
 		if !ok || next > a.stamp-offsetOf(j) || j.State != storagev1.JobState_JOB_STATE_ACTIVE || undecided(j, next, missedTo) {
 			break
+		}
+		if next > missedTo && j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
+			break // The pause's rule ends here: the next firing goes by the job's own.
 		}
 		late := next <= missedTo
 		a.accept(tenant, jobID, j, next, late, d)
@@ -74,7 +86,6 @@ func (a *apply) occur(tenant, jobID string, j *storagev1.Job, d *matcher, paced 
 			j.WindowFromMs = windowFrom(j, a.stamp)
 			return a.stamp + wait
 		}
-		next++
 	}
 	j.WindowFromMs = 0
 	return 0
@@ -91,7 +102,7 @@ func windowFrom(j *storagev1.Job, nowMS int64) int64 {
 // undecided says whether the fate of a missed instant hangs on what the horizon does not say: it is the latest that is
 // known, and a later one may have been missed as well.
 func undecided(j *storagev1.Job, at, missedTo int64) bool {
-	if !unknown(j) || at > missedTo || j.Horizon.GetToMs() >= missedTo || catchUpOf(j) != storagev1.CatchUp_CATCH_UP_LATEST {
+	if !unknown(j) || at > missedTo || j.Horizon.GetToMs() >= missedTo || missedRule(j) != storagev1.CatchUp_CATCH_UP_LATEST {
 		return false
 	}
 	last, _ := lastUpTo(j, missedTo)
@@ -111,22 +122,18 @@ func pace(j *storagev1.Job, at int64) int64 {
 	return wait
 }
 
-// catchUp writes the range verdict that j's rule asks for among the missed instants from..to, both nominal, and returns
-// where executions go on.
-func (a *apply) catchUp(tenant, jobID string, j *storagev1.Job, from, to int64) int64 {
-	skipTo, why := skipped(j, from, to, a.stamp)
-	if skipTo < from {
-		return from
+// catchUp writes the range verdict that j's rule asks for among the missed instants from..to, both nominal, and passes them.
+func (a *apply) catchUp(tenant, jobID string, j *storagev1.Job, from, to int64) {
+	if skipTo, why := skipped(j, from, to, a.stamp); skipTo >= from {
+		a.skipRange(tenant, jobID, j, from, skipTo, why)
 	}
-	a.skipRange(tenant, jobID, j, from, skipTo, why)
-	return skipTo + 1
 }
 
 // skipped is up to where the missed instants from..to get no execution, and why. What is older than the window gets none
 // under any rule.
 func skipped(j *storagev1.Job, from, to, nowMS int64) (skipTo int64, why string) {
 	start := windowStart(j, nowMS)
-	switch rule := catchUpOf(j); {
+	switch rule := missedRule(j); {
 	case rule == storagev1.CatchUp_CATCH_UP_NONE:
 		return to, missedWhy(j, from)
 	case to < start:
@@ -138,6 +145,19 @@ func skipped(j *storagev1.Job, from, to, nowMS int64) (skipTo int64, why string)
 		skipTo, _ = lastUpTo(j, to-1)
 		return skipTo, whyCoalesced
 	}
+}
+
+// missedRule is the rule for the instants of j that were missed and come next.
+func missedRule(j *storagev1.Job) storagev1.CatchUp {
+	return cmp.Or(j.HeldRule, catchUpOf(j))
+}
+
+// heldRuleEnds says whether no instant of a pause with a rule of its own is undecided any more.
+func heldRuleEnds(j *storagev1.Job) bool {
+	if next, ok := nextOf(j, j.WatermarkMs); ok {
+		return next > j.HeldToMs
+	}
+	return !unknown(j) || j.Horizon.GetToMs() >= j.HeldToMs
 }
 
 func missedWhy(j *storagev1.Job, from int64) string {
@@ -214,9 +234,11 @@ func (a *apply) arm(tenant, jobID string, j *storagev1.Job, next, notBefore int6
 	a.putTimer(at, timerJobKey(at, TimerRecurring, tenant, jobID), []byte(queue), TimerRecurring, queue)
 }
 
-// disarm takes j's timer out of the index, whatever it waits for.
+// disarm takes j's timer out of the index, whatever it waits for, or the parked row in its place.
 func (a *apply) disarm(tenant, jobID string, j *storagev1.Job) {
 	switch {
+	case j.Parked:
+		a.dropParked(tenant, jobID, j)
 	case j.NextMs != 0:
 		a.dropTimer(timerJobKey(timerAt(j), TimerRecurring, tenant, jobID))
 	case j.TimerMs != 0:
@@ -238,6 +260,9 @@ func (a *apply) dropTimer(key []byte) {
 func (a *apply) rearm(tenant, jobID string, j *storagev1.Job, notBefore int64) {
 	j.NextMs, j.TimerMs = 0, 0
 	a.passHorizon(tenant, jobID, j)
+	if j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED && heldRuleEnds(j) {
+		j.HeldRule = storagev1.CatchUp_CATCH_UP_UNSPECIFIED
+	}
 	if j.State == storagev1.JobState_JOB_STATE_PAUSED {
 		return
 	}

@@ -37,7 +37,7 @@ func (a *apply) deleteJob(c *storagev1.DeleteJob) Result {
 	if c.ExpectedVersion != 0 && c.ExpectedVersion != j.Version {
 		return Result{Refusal: versionRefusal(j)}
 	}
-	if j.State == storagev1.JobState_JOB_STATE_PAUSED || a.m.stops[jobName{c.Tenant, c.JobId}].paused {
+	if a.meta.Held > 0 {
 		a.open = openJob{c.Tenant, c.JobId, j}
 		a.cancelHeld(c.Tenant, c.JobId, MaxBatch)
 	}
@@ -53,7 +53,7 @@ func (a *apply) deleteJob(c *storagev1.DeleteJob) Result {
 	return Result{Job: answer}
 }
 
-// cancelHeld cancels up to limit executions that a job's pause holds. Unlike others of a deleted job nothing would touch
+// cancelHeld cancels up to limit executions of a job that are held. Unlike others of a deleted job nothing would touch
 // them again, and the leader's hints may be older than the newest.
 func (a *apply) cancelHeld(tenant, jobID string, limit int) {
 	prefix := namedKey(KindHeld, tenant, jobID)
@@ -88,6 +88,7 @@ func (a *apply) removeJob(tenant, jobID string, j *storagev1.Job, mark bool) {
 	}
 	a.dropQueued(tenant, jobID, j, whySkippedDeleted)
 	a.disarm(tenant, jobID, j)
+	a.dropPause(tenant, jobID, j)
 	name := jobName{tenant, jobID}
 	switch {
 	case mark && !untouched:

@@ -70,6 +70,9 @@ func (r *replay) event(t failer, e *storagev1.Event) {
 		if e.Count == 0 && r.jobs[job] == "active" {
 			r.jobs[job] = "exhausted"
 		}
+	case storagev1.EventType_EVENT_TYPE_JOB_PARKED, storagev1.EventType_EVENT_TYPE_JOB_RELEASED,
+		storagev1.EventType_EVENT_TYPE_PAUSE_BEGAN, storagev1.EventType_EVENT_TYPE_PAUSE_ENDED:
+		// The job's state is the same.
 	case storagev1.EventType_EVENT_TYPE_LOST, storagev1.EventType_EVENT_TYPE_RELEASED, storagev1.EventType_EVENT_TYPE_REQUEUED,
 		storagev1.EventType_EVENT_TYPE_CANCEL_REQUESTED, storagev1.EventType_EVENT_TYPE_LATE_ATTEMPT:
 		// What they lead to has an event of its own.

@@ -39,15 +39,25 @@ var commands = map[string]func(*script, args) *storagev1.Command{
 	},
 	"queue": func(_ *script, a args) *storagev1.Command {
 		return &storagev1.Command{PutQueue: &storagev1.QueueSettings{
-			Name: a.str("name", "q"), Version: uint64(a.num("version", 1)), Paused: a.has("paused"),
+			Name: a.str("name", "q"), Version: uint64(a.num("version", 1)), Paused: a.has("paused"), Pause: buildPause(a),
 			RetentionMs: a.dur("retention", 0), DeadRetentionMs: a.dur("dead-retention", 0),
 		}}
 	},
 	"tenant": func(_ *script, a args) *storagev1.Command {
 		return &storagev1.Command{PutTenant: &storagev1.TenantSettings{
-			Name: a.str("name", "t"), Version: uint64(a.num("version", 1)), Paused: a.has("paused"),
+			Name: a.str("name", "t"), Version: uint64(a.num("version", 1)), Paused: a.has("paused"), Pause: buildPause(a),
 			Deleting: a.has("deleting"), Deleted: a.has("deleted"),
 		}}
+	},
+	"rule": func(_ *script, a args) *storagev1.Command {
+		r := &storagev1.PauseRule{
+			Id: a.str("name", "r"), Version: uint64(a.num("version", 1)), Tenant: a.str("tenant", ""), Pause: buildPause(a),
+			Deleted: a.has("deleted"),
+		}
+		for _, l := range keyValues(a, "label-") {
+			r.Labels = append(r.Labels, &storagev1.LabelSelector{Key: l.Key, Value: l.Value, AnyValue: l.Value == "*"})
+		}
+		return &storagev1.Command{PutPauseRule: r}
 	},
 	"housekeep": func(_ *script, a args) *storagev1.Command {
 		return &storagev1.Command{Housekeep: &storagev1.Housekeep{
@@ -65,6 +75,13 @@ var commands = map[string]func(*script, args) *storagev1.Command{
 	"raise-level": func(_ *script, a args) *storagev1.Command {
 		return &storagev1.Command{RaiseLevel: &storagev1.RaiseLevel{Level: uint32(a.num("level", 1))}}
 	},
+}
+
+func buildPause(a args) *storagev1.Pause {
+	if !a.has("by") && !a.has("until") && !a.has("rule") {
+		return nil
+	}
+	return &storagev1.Pause{By: a.str("by", ""), UntilMs: a.instant("until"), Resume: catchUps[a.m["rule"]]}
 }
 
 func hashArgs(a args, leave ...string) []byte {
@@ -195,7 +212,7 @@ func buildUpdate(sc *script, a args) *storagev1.Command {
 		Tenant: a.str("tenant", "t"), JobId: a.str("id", "job"), IdempotencyKey: a.str("key", ""),
 		Hash: hashArgs(a, "key", "version"), ExpectedVersion: uint64(a.num("version", 0)),
 		Schedule: buildSchedule(a), CatchUp: catchUps[a.m["catch-up"]], CatchUpWindowMs: a.dur("window", 0),
-		Labels: keyValues(a, "label-"), PauseReason: a.str("reason", ""), Overlap: overlaps[a.m["overlap"]],
+		Labels: keyValues(a, "label-"), PauseReason: a.str("reason", ""), Pause: buildPause(a), Overlap: overlaps[a.m["overlap"]],
 		CatchUpPerMinute: uint32(a.num("per-minute", 0)), PauseAfterFailures: uint32(a.num("pause-after", 0)),
 	}
 	if cron := u.Schedule.GetCron(); cron != nil && !a.has("no-horizon") {
@@ -205,7 +222,7 @@ func buildUpdate(sc *script, a args) *storagev1.Command {
 	fields := map[string]string{
 		"at": "schedule", "every": "schedule", "delay": "schedule", "catch-up": "catch_up", "window": "catch_up_window",
 		"queue": "queue", "priority": "priority", "payload": "payload", "big-payload": "payload", "attempts": "retry",
-		"lease": "lease", "deadline": "start_deadline", "retention": "retention", "reason": "pause_reason", "fairness": "fairness_key",
+		"lease": "lease", "deadline": "start_deadline", "retention": "retention", "reason": "pause_reason", "by": "pause", "until": "pause", "rule": "pause", "fairness": "fairness_key",
 		"cron": "schedule", "overlap": "overlap", "per-minute": "catch_up_per_minute", "pause-after": "pause_after_failures",
 	}
 	for k := range a.m {
@@ -380,6 +397,13 @@ var reads = map[string]func(*script, *strings.Builder, args){
 			out.WriteString("no executions\n")
 		}
 	},
+	"stopped": func(sc *script, out *strings.Builder, _ args) {
+		m := ReadMeta(sc.s)
+		fmt.Fprintf(out, "parked %d, held %d, ready %d\n", m.Parked, m.Held, m.Ready)
+		for _, t := range Tasks(sc.s) {
+			fmt.Fprintf(out, "task %s: done %d, seen %d, finished %v\n", t.Id, t.DoneCount, t.SeenCount, t.Finished)
+		}
+	},
 	"versions": func(sc *script, out *strings.Builder, a args) {
 		found, _ := ListExecutions(sc.s, ExecutionFilter{Tenant: "t", JobID: a.str("id", "")}, nil, 100, 1000)
 		for _, e := range found {
@@ -446,6 +470,12 @@ func showJob(sc *script, out *strings.Builder, a args) {
 	}
 	if len(v.Job.LiveMs)+len(v.Job.QueuedMs) > 0 {
 		fmt.Fprintf(out, ", live%s, queued%s", shows(v.Job.LiveMs), shows(v.Job.QueuedMs))
+	}
+	if p := v.Job.Pause; p != nil {
+		fmt.Fprintf(out, ", by %q until %s rule %d", p.By, show(p.UntilMs), p.Resume)
+	}
+	if v.Job.Parked {
+		out.WriteString(", parked")
 	}
 	if v.Job.PauseReason != "" {
 		fmt.Fprintf(out, ", %q", v.Job.PauseReason)

@@ -8,19 +8,24 @@ func (m *Machine) loadSettings(r Reader) {
 	r.Scan([]byte{KindSettings}, []byte{KindSettings + 1}, func(key, value []byte) bool {
 		k := readKey(key, KindSettings)
 		switch what, name := k.byte(), k.name(); {
-		case what == 'q' && k.end():
+		case what == ofQueue && k.end():
 			q := &storagev1.QueueSettings{}
 			mustDecode(key, value, q.UnmarshalVT)
 			m.queues[name] = q
-		case what == 't' && k.end():
+		case what == ofTenant && k.end():
 			t := &storagev1.TenantSettings{}
 			mustDecode(key, value, t.UnmarshalVT)
 			m.tenants[name] = t
+		case what == ofRule && k.end():
+			r := &storagev1.PauseRule{}
+			mustDecode(key, value, r.UnmarshalVT)
+			m.rules[name] = r
 		default:
 			panic(corrupt(key))
 		}
 		return true
 	})
+	m.findHolding()
 }
 
 // putQueue replaces a queue's settings unless newer ones stand.
@@ -28,7 +33,11 @@ func (a *apply) putQueue(q *storagev1.QueueSettings) Result {
 	if q.Name == "" || !isName(q.Name) {
 		return Result{Refusal: refuseField("name", "malformed queue name")}
 	}
-	if old := a.m.queues[q.Name]; old != nil && old.Version >= q.Version {
+	if r := validPause(q.Pause); r != nil {
+		return Result{Refusal: r}
+	}
+	old := a.m.queues[q.Name]
+	if old != nil && old.Version >= q.Version {
 		return Result{}
 	}
 	value := mustEncode(q.MarshalVT())
@@ -37,8 +46,7 @@ func (a *apply) putQueue(q *storagev1.QueueSettings) Result {
 	mustDecode(key, value, kept.UnmarshalVT)
 	a.m.queues[kept.Name] = kept
 	a.s.Set(key, value)
-	a.effects.SettingsChanged = true
-	return Result{}
+	return a.pauseChanged(pauseOfQueue(old), pauseOfQueue(kept))
 }
 
 // putTenant replaces a tenant's settings unless newer ones stand.
@@ -46,7 +54,11 @@ func (a *apply) putTenant(t *storagev1.TenantSettings) Result {
 	if !isID(t.Name) || !isName(t.Name) {
 		return Result{Refusal: refuseField("name", "malformed tenant name")}
 	}
-	if old := a.m.tenants[t.Name]; old != nil && old.Version >= t.Version {
+	if r := validPause(t.Pause); r != nil {
+		return Result{Refusal: r}
+	}
+	old := a.m.tenants[t.Name]
+	if old != nil && old.Version >= t.Version {
 		return Result{}
 	}
 	value := mustEncode(t.MarshalVT())
@@ -55,14 +67,7 @@ func (a *apply) putTenant(t *storagev1.TenantSettings) Result {
 	mustDecode(key, value, kept.UnmarshalVT)
 	a.m.tenants[kept.Name] = kept
 	a.s.Set(key, value)
-	a.effects.SettingsChanged = true
-	return Result{}
-}
-
-// paused says whether the queue or the tenant of an execution is.
-func (m *Machine) paused(e *storagev1.Execution) bool {
-	q, t := m.queues[e.Template.GetQueue()], m.tenants[e.Tenant]
-	return q.GetPaused() && !q.GetDeleted() || t.GetPaused() && !t.GetDeleted()
+	return a.pauseChanged(pauseOfTenant(old), pauseOfTenant(kept))
 }
 
 // tenantGone says whether a tenant was deleted, or is being deleted.

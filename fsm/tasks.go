@@ -103,7 +103,7 @@ func (a *apply) stepTask(c *storagev1.StepTask) Result {
 	case storagev1.TaskKind_TASK_KIND_DELETE_TENANT:
 		a.stepDeleteTenant(t, limit)
 	default:
-		a.stepResume(t, limit)
+		a.stepRelease(t, limit)
 	}
 	a.putTask(t)
 	return Result{Task: t, More: !t.Finished}
@@ -163,27 +163,6 @@ func matchesDead(f *storagev1.Filter, e *storagev1.Execution) bool {
 		(f.GetJobId() == "" || f.JobId == e.JobId) &&
 		(f.GetBeforeMs() == 0 || e.FinishedMs < f.BeforeMs) &&
 		strings.Contains(e.Error, f.GetErrorContains())
-}
-
-// stepResume makes ready what a job held while it was paused. Paused again meanwhile, it has nothing to do.
-func (a *apply) stepResume(t *storagev1.Task, limit int) {
-	f := t.Filter
-	prefix := namedKey(KindHeld, f.GetTenant(), f.GetJobId())
-	rows, next := rowsFrom(a.s, prefix, PrefixEnd(prefix), limit)
-	if a.m.stops[jobName{f.GetTenant(), f.GetJobId()}].paused {
-		rows, next = nil, nil
-	}
-	for _, row := range rows {
-		id, ok := parseIdentKey(row.key, KindHeld)
-		if !ok {
-			panic(corrupt(row.key))
-		}
-		a.dropHeld(row.key)
-		a.admit(decodeNamed(row.key, row.value, &id), nil)
-		t.SeenCount++
-		t.DoneCount++
-	}
-	t.Finished = next == nil
 }
 
 // tenantKinds is the order in which a tenant's rows go. Nothing new comes meanwhile: its creates are refused, and what is

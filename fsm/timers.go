@@ -24,6 +24,10 @@ const (
 	TimerRecurring TimerKind = 5
 	// TimerExpand asks for a cron job's next instants: ref = tenant and job, no value.
 	TimerExpand TimerKind = 6
+	// TimerPauseEnd ends a pause of a queue, a tenant or a rule: ref = which of them, and its name; no value.
+	TimerPauseEnd TimerKind = 7
+	// TimerResume resumes a paused job: ref = tenant and job, no value.
+	TimerResume TimerKind = 8
 )
 
 // timerKey is a timer row's key, taken apart.
@@ -31,8 +35,11 @@ type timerKey struct {
 	atMS  int64
 	kind  TimerKind
 	first uint64
-	// id has only tenant and job for one-shots and recurring jobs.
+	// id has only tenant and job for one-shots, recurring and paused jobs.
 	id Identity
+	// of and name are what a pause is of.
+	of   byte
+	name string
 }
 
 func parseTimerKey(key []byte) (t timerKey, ok bool) {
@@ -48,7 +55,12 @@ func parseTimerKey(key []byte) (t timerKey, ok bool) {
 		if _, known := charKind(char); !known {
 			return timerKey{}, false
 		}
-	case TimerOneShot, TimerRecurring, TimerExpand:
+	case TimerPauseEnd:
+		t.of, t.name = k.byte(), k.name()
+		if t.of != ofQueue && t.of != ofTenant && t.of != ofRule {
+			return timerKey{}, false
+		}
+	case TimerOneShot, TimerRecurring, TimerExpand, TimerResume:
 		t.id.Tenant, t.id.JobID, t.id.NominalMS = k.name(), k.name(), t.atMS
 	default:
 		return timerKey{}, false
@@ -72,7 +84,7 @@ func DecodeTimer(key, value []byte) (TimerRef, error) {
 		ref.Queue = string(queue)
 	case TimerRecurring:
 		ref.Queue = string(value)
-	case TimerLeaseEnd, TimerStartDeadline, TimerExpand:
+	case TimerLeaseEnd, TimerStartDeadline, TimerExpand, TimerPauseEnd, TimerResume:
 	}
 	return ref, nil
 }

@@ -94,7 +94,7 @@ func isTemplateField(field string) bool {
 func isJobField(field string) bool {
 	switch field {
 	case "schedule", "catch_up", "catch_up_window", "catch_up_per_minute", "overlap", "pause_after_failures", "labels", "state",
-		"pause_reason":
+		"pause_reason", "pause":
 		return true
 	default:
 		return false
@@ -120,6 +120,9 @@ func validUpdate(c *storagev1.UpdateJob) *Refusal {
 	}
 	if len(c.PauseReason) > maxErrorBytes {
 		return refuseField("pause_reason", "more than %d bytes", maxErrorBytes)
+	}
+	if r := validPause(c.Pause); r != nil {
+		return r
 	}
 	if !isDuration(c.CatchUpWindowMs) {
 		return refuseField("catch_up_window", "out of range")
@@ -260,7 +263,11 @@ func (u *update) run() {
 	case resume:
 		u.resume()
 	default:
+		if wasPaused && u.has("pause") {
+			u.setPause()
+		}
 		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_UPDATED, c.Tenant, c.JobId, j.Incarnation, j.Version)
+		u.release()
 	}
 }
 
@@ -271,8 +278,13 @@ func (u *update) closeOldSchedule() {
 	if u.schedule == nil || isOneShot(j) {
 		return
 	}
-	paused := j.State == storagev1.JobState_JOB_STATE_PAUSED
+	paused := j.State == storagev1.JobState_JOB_STATE_PAUSED || j.Parked
 	if !paused && j.NextMs != 0 && j.NextMs <= u.stamp {
+		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
+	}
+	if !paused && j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
+		// What a pause had held up is decided: the rest goes by the job's own rule.
+		j.HeldRule = storagev1.CatchUp_CATCH_UP_UNSPECIFIED
 		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
 	}
 	u.passHorizon(u.c.Tenant, u.c.JobId, j)

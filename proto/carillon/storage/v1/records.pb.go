@@ -1288,7 +1288,9 @@ type Job struct {
 	// While it is paused, if more than the reason is known.
 	Pause *Pause `protobuf:"bytes,40,opt,name=pause,proto3" json:"pause,omitempty"`
 	// Due, and stopped by a pause of its queue, its tenant or a rule: a parked row stands in place of its timer.
-	Parked        bool `protobuf:"varint,41,opt,name=parked,proto3" json:"parked,omitempty"`
+	Parked bool `protobuf:"varint,41,opt,name=parked,proto3" json:"parked,omitempty"`
+	// The rule for the instants up to held_to_ms, as long as some of them are undecided and it is not the job's own.
+	HeldRule      CatchUp `protobuf:"varint,42,opt,name=held_rule,json=heldRule,proto3,enum=carillon.storage.v1.CatchUp" json:"held_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1566,6 +1568,13 @@ func (x *Job) GetParked() bool {
 		return x.Parked
 	}
 	return false
+}
+
+func (x *Job) GetHeldRule() CatchUp {
+	if x != nil {
+		return x.HeldRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
 }
 
 // ZoneChange says that newer zone data moved a cron job's instants.
@@ -3524,7 +3533,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xb5\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xf0\n" +
 	"\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
@@ -3569,7 +3578,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\vzone_change\x18  \x01(\v2\x1f.carillon.storage.v1.ZoneChangeR\n" +
 	"zoneChange\x120\n" +
 	"\x05pause\x18( \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\x12\x16\n" +
-	"\x06parked\x18) \x01(\bR\x06parked\"\xad\x01\n" +
+	"\x06parked\x18) \x01(\bR\x06parked\x129\n" +
+	"\theld_rule\x18* \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\bheldRule\"\xad\x01\n" +
 	"\n" +
 	"ZoneChange\x12!\n" +
 	"\ffrom_version\x18\x01 \x01(\tR\vfromVersion\x12\x1d\n" +
@@ -3929,31 +3939,32 @@ var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	11, // 11: carillon.storage.v1.Job.horizon:type_name -> carillon.storage.v1.Horizon
 	16, // 12: carillon.storage.v1.Job.zone_change:type_name -> carillon.storage.v1.ZoneChange
 	17, // 13: carillon.storage.v1.Job.pause:type_name -> carillon.storage.v1.Pause
-	1,  // 14: carillon.storage.v1.Pause.resume:type_name -> carillon.storage.v1.CatchUp
-	5,  // 15: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
-	4,  // 16: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
-	3,  // 17: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
-	14, // 18: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
-	4,  // 19: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
-	18, // 20: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
-	15, // 21: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
-	8,  // 22: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	17, // 23: carillon.storage.v1.QueueSettings.pause:type_name -> carillon.storage.v1.Pause
-	8,  // 24: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	17, // 25: carillon.storage.v1.TenantSettings.pause:type_name -> carillon.storage.v1.Pause
-	26, // 26: carillon.storage.v1.PauseRule.labels:type_name -> carillon.storage.v1.LabelSelector
-	17, // 27: carillon.storage.v1.PauseRule.pause:type_name -> carillon.storage.v1.Pause
-	6,  // 28: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
-	28, // 29: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
-	1,  // 30: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
-	7,  // 31: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	3,  // 32: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	29, // 33: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	1,  // 14: carillon.storage.v1.Job.held_rule:type_name -> carillon.storage.v1.CatchUp
+	1,  // 15: carillon.storage.v1.Pause.resume:type_name -> carillon.storage.v1.CatchUp
+	5,  // 16: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
+	4,  // 17: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
+	3,  // 18: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
+	14, // 19: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
+	4,  // 20: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
+	18, // 21: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
+	15, // 22: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
+	8,  // 23: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	17, // 24: carillon.storage.v1.QueueSettings.pause:type_name -> carillon.storage.v1.Pause
+	8,  // 25: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	17, // 26: carillon.storage.v1.TenantSettings.pause:type_name -> carillon.storage.v1.Pause
+	26, // 27: carillon.storage.v1.PauseRule.labels:type_name -> carillon.storage.v1.LabelSelector
+	17, // 28: carillon.storage.v1.PauseRule.pause:type_name -> carillon.storage.v1.Pause
+	6,  // 29: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
+	28, // 30: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
+	1,  // 31: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
+	7,  // 32: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	3,  // 33: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	29, // 34: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }

@@ -248,6 +248,7 @@ func (m *Job) CloneVT() *Job {
 	r.ZoneChange = m.ZoneChange.CloneVT()
 	r.Pause = m.Pause.CloneVT()
 	r.Parked = m.Parked
+	r.HeldRule = m.HeldRule
 	if rhs := m.CreateHash; rhs != nil {
 		tmpBytes := make([]byte, len(rhs))
 		copy(tmpBytes, rhs)
@@ -1314,6 +1315,13 @@ func (m *Job) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.HeldRule != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.HeldRule))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xd0
 	}
 	if m.Parked {
 		i--
@@ -3600,6 +3608,9 @@ func (m *Job) SizeVT() (n int) {
 	}
 	if m.Parked {
 		n += 3
+	}
+	if m.HeldRule != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.HeldRule))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6833,6 +6844,25 @@ func (m *Job) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Parked = bool(v != 0)
+		case 42:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field HeldRule", wireType)
+			}
+			m.HeldRule = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.HeldRule |= CatchUp(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -14056,6 +14086,25 @@ func (m *Job) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.Parked = bool(v != 0)
+		case 42:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field HeldRule", wireType)
+			}
+			m.HeldRule = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.HeldRule |= CatchUp(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

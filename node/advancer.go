@@ -171,7 +171,7 @@ func (n *Node) openVirtualClock(lastStampMS int64) {
 	n.guard, n.advancer = virtual, newAdvancer(virtual, n.slots.shards)
 	n.advancer.firstTimer = n.firstTimer
 	n.advancer.rouse = func() { n.dispatcher.ClockChanged() }
-	n.advancer.quiet = func() bool { return n.dispatcher.Quiet() }
+	n.advancer.quiet = func() bool { return n.dispatcher.Quiet() && n.expander.Idle() }
 	n.logger.Warn("THE CLOCK IS VIRTUAL: time stands still until it is advanced, and nothing falls due by itself",
 		"clock", rfc3339(virtual.Now()), "advance", "carillon clock advance")
 	if virtual.Now() > begin {

@@ -106,10 +106,7 @@ func (n *Node) assemble() error {
 	if n.dispatcher, err = dispatch.New(n.dispatching(), dispatchHost{n}); err != nil {
 		return err
 	}
-	n.expander = expand.New(expand.Config{
-		Evaluator: expand.Evaluator{ZoneVersion: cron.ZoneVersion(), Horizon: schedule.Horizon, Pass: schedule.Pass},
-		Pace:      expandPace, Logger: n.logger,
-	}, expandHost{n})
+	n.expander = expand.New(n.expanding(), expandHost{n})
 	hosting := replica.HostConfig{
 		Config: replica.Config{
 			Store:       n.dir.Ident().StoreUUID,
@@ -157,6 +154,18 @@ func (n *Node) openClock(lastStampMS int64) error {
 	guard, err := clock.New(clocks, lastStampMS)
 	n.guard = guard
 	return err
+}
+
+// expanding configures the expander. A virtual clock waits for it.
+func (n *Node) expanding() expand.Config {
+	cfg := expand.Config{
+		Evaluator: expand.Evaluator{ZoneVersion: cron.ZoneVersion(), Horizon: schedule.Horizon, Pass: schedule.Pass},
+		Pace:      expandPace, Logger: n.logger,
+	}
+	if n.advancer != nil {
+		cfg.Pace, cfg.Settled = 0, n.advancer.changed.poke
+	}
+	return cfg
 }
 
 // dispatching is how the dispatcher is to work here.

@@ -84,6 +84,7 @@ func (p *program) app() *cli.App {
 			p.deadLettersCommand(),
 			p.queuesCommand(),
 			p.tenantsCommand(),
+			p.pauseCommand(),
 			p.clusterCommand(),
 			p.clockCommand(),
 			p.versionCommand(),

@@ -50,10 +50,10 @@ func (p *program) jobsCommand() *cli.Command {
 			}, p.updateJob),
 			p.calling(cli.Command{
 				Name: "pause", Usage: "stop a job's firing and hold what is ready of it", ArgsUsage: "ID",
-				Flags: []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "`WHY`, for people"}, expectedFlag()},
+				Flags: append(pauseFlags(), expectedFlag()),
 			}, p.pauseJob),
 			p.calling(cli.Command{
-				Name: "resume", Usage: "undo a pause", ArgsUsage: "ID", Flags: []cli.Flag{expectedFlag()},
+				Name: "resume", Usage: "undo a pause", ArgsUsage: "ID", Flags: []cli.Flag{ruleFlag(), expectedFlag()},
 			}, p.resumeJob),
 			p.calling(cli.Command{
 				Name: "delete", Usage: "cancel what waits of a job and forget it", ArgsUsage: "ID",
@@ -120,6 +120,12 @@ func jobRows(j *carillonv1.Job) [][]string {
 	}
 	optional("queue", j.GetQueue())
 	optional("pause reason", j.GetPauseReason())
+	optional("paused by", j.GetPausedBy())
+	optional("paused until", instant(j.GetPauseUntil()))
+	optional("resume rule", ruleText(j.GetResumeRule()))
+	if j.GetParked() {
+		optional("parked", "yes: due, and waits for a pause of its queue, its tenant or a rule to end")
+	}
 	optional("schedule", scheduleText(j.GetSchedule()))
 	optional("next", instant(j.GetNextTime()))
 	optional("runs", runsText(j))
@@ -289,15 +295,24 @@ func (p *program) updateJob(ctx context.Context, c *call) error {
 }
 
 func (p *program) pauseJob(ctx context.Context, c *call) error {
+	said, err := readPause(c.Context)
+	if err != nil {
+		return err
+	}
 	job, err := c.client.PauseJob(ctx, &carillonv1.PauseJobRequest{
-		Id: c.Args().First(), Tenant: c.tenant, Reason: c.String("reason"), ExpectedVersion: c.Uint64("expected-version"),
+		Id: c.Args().First(), Tenant: c.tenant, Reason: said.reason, PausedBy: said.by, Until: said.until,
+		ResumeRule: said.resume, ExpectedVersion: c.Uint64("expected-version"),
 	})
 	return p.showJob(c, job, err)
 }
 
 func (p *program) resumeJob(ctx context.Context, c *call) error {
+	rule, err := catchUpFlag(c.Context, "rule")
+	if err != nil {
+		return err
+	}
 	job, err := c.client.ResumeJob(ctx, &carillonv1.ResumeJobRequest{
-		Id: c.Args().First(), Tenant: c.tenant, ExpectedVersion: c.Uint64("expected-version"),
+		Id: c.Args().First(), Tenant: c.tenant, ExpectedVersion: c.Uint64("expected-version"), ResumeRule: rule,
 	})
 	return p.showJob(c, job, err)
 }

@@ -26,10 +26,7 @@ func deadRetentionFlag() cli.Flag {
 }
 
 func pausedFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.BoolFlag{Name: "paused", Usage: "make it paused"},
-		&cli.StringFlag{Name: "reason", Usage: "`WHY` it is paused, for people"},
-	}
+	return append([]cli.Flag{&cli.BoolFlag{Name: "paused", Usage: "make it paused"}}, pauseFlags()...)
 }
 
 func clearFlag() cli.Flag {
@@ -93,10 +90,10 @@ func (p *program) queuesCommand() *cli.Command {
 			}, p.updateQueue),
 			p.calling(cli.Command{
 				Name: "pause", Usage: "let nothing of a queue fire or be handed out", ArgsUsage: "NAME",
-				Flags: []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "`WHY`, for people"}, expectedFlag()},
+				Flags: append(pauseFlags(), expectedFlag()),
 			}, p.pauseQueue),
 			p.calling(cli.Command{
-				Name: "resume", Usage: "undo a pause", ArgsUsage: "NAME", Flags: []cli.Flag{expectedFlag()},
+				Name: "resume", Usage: "undo a pause", ArgsUsage: "NAME", Flags: []cli.Flag{ruleFlag(), expectedFlag()},
 			}, p.resumeQueue),
 			p.calling(cli.Command{
 				Name: "delete", Usage: "forget a queue's settings; its jobs stay", ArgsUsage: "NAME",
@@ -107,7 +104,14 @@ func (p *program) queuesCommand() *cli.Command {
 }
 
 func (p *program) createQueue(ctx context.Context, c *call) (err error) {
-	q := &carillonv1.Queue{Name: c.Args().First(), Paused: c.Bool("paused"), PauseReason: c.String("reason")}
+	q := &carillonv1.Queue{Name: c.Args().First(), Paused: c.Bool("paused")}
+	if q.Paused {
+		said, err := readPause(c.Context)
+		if err != nil {
+			return err
+		}
+		q.PauseReason, q.PausedBy, q.PauseUntil, q.ResumeRule = said.reason, said.by, said.until, said.resume
+	}
 	if q.Retention, err = lengthFlag(c.Context, "retention"); err != nil {
 		return err
 	}
@@ -126,12 +130,15 @@ func (p *program) createQueue(ctx context.Context, c *call) (err error) {
 
 func (p *program) showQueue(c *call, q *carillonv1.Queue, pending []uint32) error {
 	err := c.print.message(q, func() [][]string {
-		return [][]string{
-			{"name", q.GetName()}, {"paused", pausedText(q.GetPaused(), q.GetPauseReason())},
+		rows := [][]string{{"name", q.GetName()}, {"paused", pausedText(q.GetPaused(), q.GetPauseReason())}}
+		if q.GetPaused() {
+			rows = append(rows, pausedRows(q.GetPausedBy(), q.GetPauseUntil(), q.GetResumeRule())...)
+		}
+		return append(rows, [][]string{
 			{"retention", length(q.GetRetention())}, {"dead retention", length(q.GetDeadRetention())},
 			{"labels", orDash(pairsText(q.GetLabels()))}, {"version", fmt.Sprint(q.GetVersion())},
 			{"created", instant(q.GetCreateTime())}, {"updated", instant(q.GetUpdateTime())},
-		}
+		}...)
 	})
 	if err != nil {
 		return err
@@ -205,11 +212,31 @@ func (p *program) updateQueue(ctx context.Context, c *call) (err error) {
 }
 
 func (p *program) pauseQueue(ctx context.Context, c *call) error {
-	return p.changeQueue(ctx, c, &carillonv1.QueuePatch{Paused: new(true), PauseReason: new(c.String("reason"))}, nil)
+	said, err := readPause(c.Context)
+	if err != nil {
+		return err
+	}
+	patch := &carillonv1.QueuePatch{
+		Paused: new(true), PauseReason: &said.reason, PausedBy: &said.by, PauseUntil: said.until, ResumeRule: &said.resume,
+	}
+	return p.changeQueue(ctx, c, patch, pauseMask())
 }
 
 func (p *program) resumeQueue(ctx context.Context, c *call) error {
-	return p.changeQueue(ctx, c, &carillonv1.QueuePatch{Paused: new(false), PauseReason: new("")}, nil)
+	patch := &carillonv1.QueuePatch{Paused: new(false)}
+	rule, err := catchUpFlag(c.Context, "rule")
+	if err != nil {
+		return err
+	}
+	if c.IsSet("rule") {
+		patch.ResumeRule = &rule
+	}
+	return p.changeQueue(ctx, c, patch, nil)
+}
+
+// pauseMask names all fields of a pause: one that is paused already gets them all anew.
+func pauseMask() *fieldmaskpb.FieldMask {
+	return &fieldmaskpb.FieldMask{Paths: []string{"paused", "pause_reason", "paused_by", "pause_until", "resume_rule"}}
 }
 
 func (p *program) changeQueue(

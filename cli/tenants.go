@@ -29,10 +29,10 @@ func (p *program) tenantsCommand() *cli.Command {
 			}, p.updateTenant),
 			p.calling(cli.Command{
 				Name: "pause", Usage: "let nothing of a tenant fire or be handed out", ArgsUsage: "NAME",
-				Flags: []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "`WHY`, for people"}, expectedFlag()},
+				Flags: append(pauseFlags(), expectedFlag()),
 			}, p.pauseTenant),
 			p.calling(cli.Command{
-				Name: "resume", Usage: "undo a pause", ArgsUsage: "NAME", Flags: []cli.Flag{expectedFlag()},
+				Name: "resume", Usage: "undo a pause", ArgsUsage: "NAME", Flags: []cli.Flag{ruleFlag(), expectedFlag()},
 			}, p.resumeTenant),
 			p.calling(cli.Command{
 				Name: "delete", Usage: "delete a tenant with all its jobs, executions and history", ArgsUsage: "NAME",
@@ -43,7 +43,14 @@ func (p *program) tenantsCommand() *cli.Command {
 }
 
 func (p *program) createTenant(ctx context.Context, c *call) (err error) {
-	t := &carillonv1.Tenant{Name: c.Args().First(), Paused: c.Bool("paused"), PauseReason: c.String("reason")}
+	t := &carillonv1.Tenant{Name: c.Args().First(), Paused: c.Bool("paused")}
+	if t.Paused {
+		said, err := readPause(c.Context)
+		if err != nil {
+			return err
+		}
+		t.PauseReason, t.PausedBy, t.PauseUntil, t.ResumeRule = said.reason, said.by, said.until, said.resume
+	}
 	if t.Retention, err = lengthFlag(c.Context, "retention"); err != nil {
 		return err
 	}
@@ -59,12 +66,15 @@ func (p *program) createTenant(ctx context.Context, c *call) (err error) {
 
 func (p *program) showTenant(c *call, t *carillonv1.Tenant, pending []uint32) error {
 	err := c.print.message(t, func() [][]string {
-		return [][]string{
-			{"name", t.GetName()}, {"paused", pausedText(t.GetPaused(), t.GetPauseReason())},
+		rows := [][]string{{"name", t.GetName()}, {"paused", pausedText(t.GetPaused(), t.GetPauseReason())}}
+		if t.GetPaused() {
+			rows = append(rows, pausedRows(t.GetPausedBy(), t.GetPauseUntil(), t.GetResumeRule())...)
+		}
+		return append(rows, [][]string{
 			{"deleting", fmt.Sprint(t.GetDeleting())}, {"retention", length(t.GetRetention())},
 			{"labels", orDash(pairsText(t.GetLabels()))}, {"version", fmt.Sprint(t.GetVersion())},
 			{"created", instant(t.GetCreateTime())}, {"updated", instant(t.GetUpdateTime())},
-		}
+		}...)
 	})
 	if err != nil {
 		return err
@@ -111,11 +121,26 @@ func (p *program) updateTenant(ctx context.Context, c *call) (err error) {
 }
 
 func (p *program) pauseTenant(ctx context.Context, c *call) error {
-	return p.changeTenant(ctx, c, &carillonv1.TenantPatch{Paused: new(true), PauseReason: new(c.String("reason"))}, nil)
+	said, err := readPause(c.Context)
+	if err != nil {
+		return err
+	}
+	patch := &carillonv1.TenantPatch{
+		Paused: new(true), PauseReason: &said.reason, PausedBy: &said.by, PauseUntil: said.until, ResumeRule: &said.resume,
+	}
+	return p.changeTenant(ctx, c, patch, pauseMask())
 }
 
 func (p *program) resumeTenant(ctx context.Context, c *call) error {
-	return p.changeTenant(ctx, c, &carillonv1.TenantPatch{Paused: new(false), PauseReason: new("")}, nil)
+	patch := &carillonv1.TenantPatch{Paused: new(false)}
+	rule, err := catchUpFlag(c.Context, "rule")
+	if err != nil {
+		return err
+	}
+	if c.IsSet("rule") {
+		patch.ResumeRule = &rule
+	}
+	return p.changeTenant(ctx, c, patch, nil)
 }
 
 func (p *program) changeTenant(

@@ -32,6 +32,7 @@ type Client struct {
 	executions carillonv1connect.ExecutionServiceClient
 	queues     carillonv1connect.QueueServiceClient
 	tenants    carillonv1connect.TenantServiceClient
+	pauses     carillonv1connect.PauseServiceClient
 	cluster    carillonv1connect.ClusterServiceClient
 
 	// closed ends what the merger sends after Close.
@@ -109,6 +110,7 @@ func (c *Client) connect(doer connect.HTTPClient) {
 	c.executions = carillonv1connect.NewExecutionServiceClient(doer, base, opts)
 	c.queues = carillonv1connect.NewQueueServiceClient(doer, base, opts)
 	c.tenants = carillonv1connect.NewTenantServiceClient(doer, base, opts)
+	c.pauses = carillonv1connect.NewPauseServiceClient(doer, base, opts)
 	c.cluster = carillonv1connect.NewClusterServiceClient(doer, base, opts)
 }
 

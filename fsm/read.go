@@ -177,3 +177,15 @@ func ReadTenant(r Reader, name string) *storagev1.TenantSettings {
 	mustDecode(key, value, t.UnmarshalVT)
 	return t
 }
+
+// ReadPauseRule returns a pause rule as the shard has it; nil when none was put.
+func ReadPauseRule(r Reader, id string) *storagev1.PauseRule {
+	key := PauseRuleKey(id)
+	value, ok := r.Get(key)
+	if !ok {
+		return nil
+	}
+	rule := &storagev1.PauseRule{}
+	mustDecode(key, value, rule.UnmarshalVT)
+	return rule
+}

@@ -164,6 +164,8 @@ func (u *update) check() *Refusal {
 	fired := isOneShot(j) && u.template() == nil
 	if u.has("state") {
 		switch {
+		case c.Pause.GetUntilMs() != 0 && c.Pause.UntilMs <= u.stamp:
+			return refuseField("until", "has passed")
 		case c.State != storagev1.JobState_JOB_STATE_ACTIVE && c.State != storagev1.JobState_JOB_STATE_PAUSED:
 			return refuseField("state", "a job can be made active or paused")
 		case j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && c.State == storagev1.JobState_JOB_STATE_PAUSED:

@@ -28,6 +28,7 @@ var commands = map[protoreflect.Name]string{
 	"DeleteQueue":  "queues delete",
 	"CreateTenant": "tenants create", "GetTenant": "tenants get", "ListTenants": "tenants list",
 	"UpdateTenant": "tenants update", "DeleteTenant": "tenants delete",
+	"CreatePauseRule": "pause create", "GetPauseRule": "pause get", "ListPauseRules": "pause list", "DeletePauseRule": "pause delete",
 	"GetCluster": "cluster status", "TransferLeader": "cluster transfer", "DrainNode": "cluster drain",
 	"UndrainNode": "cluster undrain", "RemoveNode": "cluster remove-node", "ReplaceStore": "cluster replace-store",
 	"VerifyCluster": "cluster verify", "GetClock": "clock show", "AdvanceClock": "clock advance",

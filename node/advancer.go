@@ -77,6 +77,13 @@ func (a *advancer) touch(shard uint32) {
 	a.changed.poke()
 }
 
+// look makes who waits look again whether all is quiet. There is no advancer without a virtual clock.
+func (a *advancer) look() {
+	if a != nil {
+		a.changed.poke()
+	}
+}
+
 // next returns the instant of the first timer, math.MaxInt64 if there is none.
 func (a *advancer) next() (atMS int64, err error) {
 	a.mu.Lock()
@@ -171,7 +178,7 @@ func (n *Node) openVirtualClock(lastStampMS int64) {
 	n.guard, n.advancer = virtual, newAdvancer(virtual, n.slots.shards)
 	n.advancer.firstTimer = n.firstTimer
 	n.advancer.rouse = func() { n.dispatcher.ClockChanged() }
-	n.advancer.quiet = func() bool { return n.dispatcher.Quiet() && n.expander.Idle() }
+	n.advancer.quiet = func() bool { return n.dispatcher.Quiet() && n.expander.Idle() && n.tasks.idle() }
 	n.logger.Warn("THE CLOCK IS VIRTUAL: time stands still until it is advanced, and nothing falls due by itself",
 		"clock", rfc3339(virtual.Now()), "advance", "carillon clock advance")
 	if virtual.Now() > begin {

@@ -34,10 +34,10 @@ func (n *Node) NowMS() int64 { return n.guard.Now() }
 func (n *Node) Do(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error) {
 	if n.router != nil {
 		res, err := n.router.Do(ctx, shard, cmd)
-		return n.outcome(shard, cmd, res, err)
+		return outcome(res, err)
 	}
 	res, err := n.host.Do(ctx, shard, cmd)
-	return n.outcome(shard, cmd, res, err)
+	return outcome(res, err)
 }
 
 // DoAll puts several commands through the logs of their shards at once.
@@ -48,22 +48,19 @@ func (n *Node) DoAll(ctx context.Context, cmds []rpc.ShardCommand) []rpc.Outcome
 	} else {
 		all = (&local{n}).Propose(ctx, cmds)
 	}
-	for i, c := range cmds {
-		all[i].Result, all[i].Err = n.outcome(c.Shard, c.Command, all[i].Result, all[i].Err)
+	for i := range all {
+		all[i].Result, all[i].Err = outcome(all[i].Result, all[i].Err)
 	}
 	return all
 }
 
 // outcome says in the API's terms what came of a command.
-func (n *Node) outcome(shard uint32, cmd *storagev1.Command, res fsm.Result, err error) (fsm.Result, error) {
+func outcome(res fsm.Result, err error) (fsm.Result, error) {
 	if err != nil {
 		return fsm.Result{}, backendError(err)
 	}
 	if res.Refusal != nil && res.Refusal.Code == fsm.StaleTerm {
 		return fsm.Result{}, &rpc.Unavailable{Reason: "the shard's leader has changed", RetryAfter: retryAfter}
-	}
-	if res.Task != nil && !res.Task.GetFinished() && cmd.StepTask == nil {
-		n.tasks.enqueue(taskRef{shard, res.Task.GetId()}) // also of an update that left one, such as a resume
 	}
 	return res, nil
 }

@@ -28,6 +28,9 @@ func (l listener) OnEstablished(shard uint32, term uint64) {
 func (l listener) OnApplied(shard uint32, effects *fsm.Effects) {
 	l.n.dispatcher.Applied(shard, effects)
 	l.n.expander.Applied(shard, effects)
+	if effects.TasksStarted {
+		l.n.tasks.look(shard)
+	}
 	l.n.metrics.applied(effects)
 	l.n.advancer.touch(shard)
 }

@@ -93,7 +93,8 @@ var metaCounters = append([]metaMetric{
 	gaugeOf("carillon_executions_ready", "Executions waiting for a worker.", (*storagev1.Meta).GetReady),
 	gaugeOf("carillon_executions_leased", "Executions that workers hold.", (*storagev1.Meta).GetLeased),
 	gaugeOf("carillon_executions_retrying", "Executions waiting for their next attempt.", (*storagev1.Meta).GetRetrying),
-	gaugeOf("carillon_executions_held", "Ready executions of paused jobs.", (*storagev1.Meta).GetHeld),
+	gaugeOf("carillon_executions_held", "Executions that could start and wait for a pause of their job to end.", (*storagev1.Meta).GetHeld),
+	gaugeOf("carillon_jobs_parked", "Recurring jobs that are due and wait for a pause to end.", (*storagev1.Meta).GetParked),
 	gaugeOf("carillon_dead_letters", "Dead letters kept.", (*storagev1.Meta).GetDead),
 }, skippedCounters()...)
 

@@ -24,7 +24,7 @@ const settingsRetry = time.Second
 // settingsBatch is how many settings are proposed to a shard at once.
 const settingsBatch = 200
 
-// settings brings the settings of queues and tenants, which stand in the control plane, into the shards' logs. A shard
+// settings brings the settings of queues and tenants, and pause rules, which stand in the control plane, into the shards' logs. A shard
 // that takes over, and a change somebody else made, are brought up to date by run.
 type settings struct {
 	plane  control.Plane
@@ -114,7 +114,7 @@ func (s *settings) catchUp(ctx context.Context) error {
 		return nil
 	}
 	var all []control.Setting
-	for _, kind := range []control.SettingKind{control.Queue, control.Tenant} {
+	for _, kind := range control.SettingKinds {
 		list, err := s.plane.ListSettings(ctx, kind)
 		if err != nil {
 			s.mayLack(shards)
@@ -163,14 +163,20 @@ func (s *settings) bring(ctx context.Context, shard uint32, all []control.Settin
 
 // versionIn is the version of a setting that a shard has applied.
 func versionIn(r fsm.Reader, one control.Setting) uint64 {
-	if one.Queue != nil {
+	switch one.Kind() {
+	case control.Queue:
 		return fsm.ReadQueue(r, one.Name()).GetVersion()
+	case control.Tenant:
+		return fsm.ReadTenant(r, one.Name()).GetVersion()
+	default:
+		return fsm.ReadPauseRule(r, one.Name()).GetVersion()
 	}
-	return fsm.ReadTenant(r, one.Name()).GetVersion()
 }
 
 func putCommand(one control.Setting) *storagev1.Command {
-	return &storagev1.Command{PutQueue: one.Queue.CloneVT(), PutTenant: one.Tenant.CloneVT()}
+	return &storagev1.Command{
+		PutQueue: one.Queue.CloneVT(), PutTenant: one.Tenant.CloneVT(), PutPauseRule: one.Rule.CloneVT(),
+	}
 }
 
 // put stores one and returns when every shard has applied it. Shards that have not are named in a *rpc.Lagging beside what
@@ -232,10 +238,17 @@ func (s *settings) get(ctx context.Context, kind control.SettingKind, name strin
 	}
 	if !ok || one.Deleted() {
 		return control.Setting{}, &rpc.Refused{Refusal: &fsm.Refusal{
-			Code: fsm.NotFound, Field: "name", Message: fmt.Sprintf("%s %q has no settings of its own", kind, name),
+			Code: fsm.NotFound, Field: "name", Message: missing(kind, name),
 		}}
 	}
 	return one, nil
+}
+
+func missing(kind control.SettingKind, name string) string {
+	if kind == control.PauseRule {
+		return fmt.Sprintf("no pause rule %q", name)
+	}
+	return fmt.Sprintf("%s %q has no settings of its own", kind, name)
 }
 
 func (s *settings) list(ctx context.Context, kind control.SettingKind) ([]control.Setting, error) {
@@ -268,32 +281,4 @@ func settingsError(err error) error {
 	default:
 		return err
 	}
-}
-
-// PutQueue stores a queue's settings; see rpc.Backend.
-func (n *Node) PutQueue(ctx context.Context, q *storagev1.QueueSettings, expected uint64) (*storagev1.QueueSettings, error) {
-	stored, err := n.settings.put(ctx, control.Setting{Queue: q}, expected)
-	return stored.Queue, err
-}
-
-// Queue returns a queue's settings.
-func (n *Node) Queue(ctx context.Context, name string) (*storagev1.QueueSettings, error) {
-	one, err := n.settings.get(ctx, control.Queue, name)
-	return one.Queue, err
-}
-
-// Queues returns the settings of all queues that have some, by name.
-func (n *Node) Queues(ctx context.Context) ([]*storagev1.QueueSettings, error) {
-	all, err := n.settings.list(ctx, control.Queue)
-	queues := make([]*storagev1.QueueSettings, 0, len(all))
-	for _, one := range all {
-		queues = append(queues, one.Queue)
-	}
-	return queues, err
-}
-
-// DeleteQueue removes a queue's settings: it goes on with the defaults.
-func (n *Node) DeleteQueue(ctx context.Context, name string, expected uint64) error {
-	_, err := n.settings.put(ctx, control.Setting{Queue: &storagev1.QueueSettings{Name: name, Deleted: true}}, expected)
-	return err
 }

@@ -34,6 +34,8 @@ type taskRef struct {
 // tasks advances bulk operations: durable rows in the shards, stepped by the node that leads them. What was under way when
 // a leadership began is found in the rows and goes on.
 type tasks struct {
+	// ended is told when there may be nothing to advance any more.
+	ended  func()
 	do     func(ctx context.Context, shard uint32, cmd *storagev1.Command) (fsm.Result, error)
 	open   func(shard uint32) ([]*storagev1.Task, error)
 	leads  func(shard uint32) bool
@@ -45,6 +47,8 @@ type tasks struct {
 	queued  map[taskRef]*taskRun
 	waiting []*taskRun
 	scan    []uint32
+	// scanning: shards are being looked through.
+	scanning bool
 }
 
 // taskRun is a bulk operation of one shard that is being advanced.
@@ -57,7 +61,7 @@ type taskRun struct {
 
 func newTasks(n *Node) *tasks {
 	return &tasks{
-		do: n.Do, open: n.openTasks, leads: n.serves, logger: n.logger,
+		ended: func() { n.advancer.look() }, do: n.Do, open: n.openTasks, leads: n.serves, logger: n.logger,
 		wake: newWake(), queued: map[taskRef]*taskRun{},
 	}
 }
@@ -87,6 +91,13 @@ func (t *tasks) look(shard uint32) {
 	t.wake.poke()
 }
 
+// idle says that no task is advanced or to be looked for.
+func (t *tasks) idle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.queued) == 0 && len(t.scan) == 0 && !t.scanning
+}
+
 // enqueue advances a task from now on; asked again while it is advanced, it returns the same run.
 func (t *tasks) enqueue(ref taskRef) *taskRun {
 	t.mu.Lock()
@@ -113,7 +124,7 @@ func (t *tasks) run(ctx context.Context) error {
 		}
 		t.mu.Lock()
 		scan, waiting := t.scan, t.waiting
-		t.scan, t.waiting = nil, nil
+		t.scan, t.waiting, t.scanning = nil, nil, len(scan) > 0
 		t.mu.Unlock()
 		for _, shard := range scan {
 			open, err := t.open(shard)
@@ -124,6 +135,10 @@ func (t *tasks) run(ctx context.Context) error {
 				t.enqueue(taskRef{shard, task.GetId()})
 			}
 		}
+		t.mu.Lock()
+		t.scanning = false
+		t.mu.Unlock()
+		t.ended()
 		for _, run := range waiting {
 			group.Go(func() error {
 				t.advance(ctx, run)
@@ -139,6 +154,7 @@ func (t *tasks) advance(ctx context.Context, run *taskRun) {
 		t.mu.Lock()
 		delete(t.queued, run.ref)
 		t.mu.Unlock()
+		t.ended()
 		close(run.done)
 	}()
 	for failures := 0; ; {

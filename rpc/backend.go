@@ -40,6 +40,10 @@ type Backend interface {
 	PutTenant(ctx context.Context, s *storagev1.TenantSettings, expected uint64) (*storagev1.TenantSettings, error)
 	Tenant(ctx context.Context, name string) (*storagev1.TenantSettings, error)
 	Tenants(ctx context.Context) ([]*storagev1.TenantSettings, error)
+	// Pause rules are kept the same way; one is deleted by putting its tombstone.
+	PutPauseRule(ctx context.Context, r *storagev1.PauseRule, expected uint64) (*storagev1.PauseRule, error)
+	PauseRule(ctx context.Context, id string) (*storagev1.PauseRule, error)
+	PauseRules(ctx context.Context) ([]*storagev1.PauseRule, error)
 	// DeleteTenant marks the tenant as deleting, and runs the task on every shard; it returns when that is done.
 	DeleteTenant(ctx context.Context, name string, expected uint64) (TaskProgress, error)
 

@@ -124,6 +124,8 @@ func jobOfRow(ref jobRef, j *storagev1.Job) *carillonv1.Job {
 		Retention: optionalDuration(t.GetRetentionMs()), Version: j.Version, Incarnation: j.Incarnation,
 		State: jobStates[j.State], CreateTime: timeOf(j.CreatedMs), UpdateTime: timeOf(max(j.CreatedMs, j.UpdatedMs)),
 		NextTime: optionalTime(j.NextMs), Runs: j.Runs, PauseReason: j.PauseReason,
+		PausedBy: j.GetPause().GetBy(), PauseUntil: optionalTime(j.GetPause().GetUntilMs()),
+		ResumeRule: carillonv1.CatchUp(j.GetPause().GetResume()), Parked: j.Parked,
 	}
 	switch {
 	case t != nil:

@@ -25,6 +25,7 @@ type fakeBackend struct {
 	shards  []*fakeShard
 	queues  map[string]*storagev1.QueueSettings
 	tenants map[string]*storagev1.TenantSettings
+	rules   map[string]*storagev1.PauseRule
 	cluster ClusterStatus
 	fakeOperator
 	fakeVerifier
@@ -50,7 +51,10 @@ type fakeShard struct {
 }
 
 func newFakeBackend(shards int) *fakeBackend {
-	b := &fakeBackend{now: startMS, queues: map[string]*storagev1.QueueSettings{}, tenants: map[string]*storagev1.TenantSettings{}}
+	b := &fakeBackend{
+		now: startMS, queues: map[string]*storagev1.QueueSettings{}, tenants: map[string]*storagev1.TenantSettings{},
+		rules: map[string]*storagev1.PauseRule{},
+	}
 	for i := range shards {
 		sh := &fakeShard{id: uint32(i + 1), state: memoryState{}}
 		sh.machine = fsm.Open(sh.id, sh.state)
@@ -259,6 +263,31 @@ func (b *fakeBackend) Tenant(_ context.Context, name string) (*storagev1.TenantS
 
 func (b *fakeBackend) Tenants(context.Context) ([]*storagev1.TenantSettings, error) {
 	return slices.Collect(maps.Values(b.tenants)), nil
+}
+
+func (b *fakeBackend) PutPauseRule(_ context.Context, r *storagev1.PauseRule, expected uint64) (*storagev1.PauseRule, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return put(b.rules, r.Id, expected, r, func(version uint64) *storagev1.PauseRule {
+		r = r.CloneVT()
+		r.Version, r.CreatedMs = version, max(r.CreatedMs, 1)
+		for _, sh := range b.shards {
+			sh.apply(b.now, &storagev1.Command{PutPauseRule: r})
+		}
+		return r
+	})
+}
+
+func (b *fakeBackend) PauseRule(_ context.Context, id string) (*storagev1.PauseRule, error) {
+	if r := b.rules[id]; r != nil && !r.Deleted {
+		return r, nil
+	}
+	return nil, &Refused{&fsm.Refusal{Code: fsm.NotFound, Message: "no pause rule " + id}}
+}
+
+func (b *fakeBackend) PauseRules(context.Context) ([]*storagev1.PauseRule, error) {
+	all := slices.Collect(maps.Values(b.rules))
+	return slices.DeleteFunc(all, (*storagev1.PauseRule).GetDeleted), nil
 }
 
 func (b *fakeBackend) DeleteTenant(ctx context.Context, name string, expected uint64) (TaskProgress, error) {

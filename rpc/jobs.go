@@ -85,12 +85,18 @@ func (s *server) pauseJob(ctx context.Context, req *carillonv1.PauseJobRequest) 
 	ref := v.job(req.Id, req.Tenant)
 	v.key("idempotency_key", req.IdempotencyKey)
 	v.text("reason", req.Reason, maxReasonBytes)
+	v.text("paused_by", req.PausedBy, maxPausedByBytes)
+	pause := &storagev1.Pause{
+		// Whether it has passed is the state machine's to say: the retry of a pause that is over gets the first answer.
+		By: req.PausedBy, UntilMs: v.instant("until", req.Until, s.backend.NowMS()),
+		Resume: v.resumeRule("resume_rule", req.ResumeRule),
+	}
 	if err := v.err(); err != nil {
 		return nil, err
 	}
 	update := &storagev1.UpdateJob{
-		Fields: []string{"state", "pause_reason"}, State: storagev1.JobState_JOB_STATE_PAUSED, PauseReason: req.Reason,
-		ExpectedVersion: req.ExpectedVersion,
+		Fields: []string{"state", "pause_reason", "pause"}, State: storagev1.JobState_JOB_STATE_PAUSED,
+		PauseReason: req.Reason, Pause: pause, ExpectedVersion: req.ExpectedVersion,
 	}
 	job, err := s.proposeUpdate(ctx, ref, update, "pause", req.IdempotencyKey)
 	if err != nil {
@@ -103,11 +109,15 @@ func (s *server) resumeJob(ctx context.Context, req *carillonv1.ResumeJobRequest
 	var v violations
 	ref := v.job(req.Id, req.Tenant)
 	v.key("idempotency_key", req.IdempotencyKey)
+	rule := v.resumeRule("resume_rule", req.ResumeRule)
 	if err := v.err(); err != nil {
 		return nil, err
 	}
 	update := &storagev1.UpdateJob{
 		Fields: []string{"state"}, State: storagev1.JobState_JOB_STATE_ACTIVE, ExpectedVersion: req.ExpectedVersion,
+	}
+	if rule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
+		update.Fields, update.Pause = append(update.Fields, "pause"), &storagev1.Pause{Resume: rule}
 	}
 	job, err := s.proposeUpdate(ctx, ref, update, "resume", req.IdempotencyKey)
 	if err != nil {

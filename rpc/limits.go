@@ -19,6 +19,7 @@ const (
 	maxProgressBytes       = 16 << 10
 	maxErrorBytes          = 4 << 10
 	maxReasonBytes         = 1 << 10
+	maxPausedByBytes       = 256
 	maxContentTypeBytes    = 256
 	maxPayloadRefBytes     = 2 << 10
 
@@ -123,10 +124,12 @@ var limitTable = []Limit{
 	{"progress", "`progress`", "at most 16 KiB", "", refused},
 	{"error", "`failed.error`", "at most 4,096 bytes of UTF-8", "", "cut; bytes that are not UTF-8 are replaced"},
 	{"reason", "`reason`, `pause_reason`, `error_contains`", "at most 1,024 bytes of UTF-8 without NUL", "", refused},
+	{"paused_by", "`paused_by`", "at most 256 bytes of UTF-8 without NUL", "", refused},
+	{"pause_until", "`until` and `pause_until` of a pause", "later than now, at most 100 years ahead; rounded up to the millisecond", "when somebody ends it", refused},
 	{"labels", "`labels`", "at most 64 labels", "", refused},
 	{"label_key", "`labels`", "1 to 63 bytes of UTF-8 without NUL and `=`", "", refused},
 	{"label_value", "`labels`", "at most 256 bytes of UTF-8 without NUL", "", refused},
-	{"label_filters", "`label`", "at most 16 filters", "", refused},
+	{"label_filters", "`label`", "at most 16 filters; of a pause rule at least 1", "", refused},
 	{"headers", "`headers`", "at most 64 headers", "", refused},
 	{"header_key", "`headers`", "1 to 128 bytes of UTF-8 without NUL", "", refused},
 	{"header_value", "`headers`", "at most 4,096 bytes of UTF-8 without NUL", "", refused},

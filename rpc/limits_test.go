@@ -255,6 +255,13 @@ func limitEdges() map[string][]edge {
 		"progress": {callEdge("progress", (*server).heartbeatExecution, heartbeatOf(16<<10, time.Second), heartbeatOf(16<<10+1, time.Second))},
 		"reason": {callEdge("reason", (*server).pauseJob, &carillonv1.PauseJobRequest{Id: "j", Reason: chars(1024)},
 			&carillonv1.PauseJobRequest{Id: "j", Reason: chars(1025)})},
+		"paused_by": {callEdge("paused_by", (*server).pauseJob, &carillonv1.PauseJobRequest{Id: "j", PausedBy: chars(256)},
+			&carillonv1.PauseJobRequest{Id: "j", PausedBy: chars(257)})},
+		"pause_until": {
+			callEdge("until", (*server).pauseJob, &carillonv1.PauseJobRequest{Id: "j", Until: timestamppb.New(now.Add(horizon))},
+				&carillonv1.PauseJobRequest{Id: "j", Until: timestamppb.New(now.Add(horizon + 1))}),
+			callEdge("rule.until", (*server).createPauseRule, ruleUntil(now.Add(time.Millisecond)), ruleUntil(now)),
+		},
 		"labels":    {jobEdge("job.labels", 64, 65, func(j spec, n int) { j.Labels = entries(n) })},
 		"label_key": {jobEdge("job.labels", chars(63), chars(64), func(j spec, s string) { j.Labels = map[string]string{s: ""} })},
 		"label_value": {jobEdge("job.labels[k]", chars(256), chars(257),
@@ -452,4 +459,8 @@ func violationsOf(t *testing.T, err error) (list []*carillonv1.FieldViolation) {
 		}
 	}
 	return list
+}
+
+func ruleUntil(t time.Time) *carillonv1.CreatePauseRuleRequest {
+	return &carillonv1.CreatePauseRuleRequest{Rule: &carillonv1.PauseRule{Label: []string{"k"}, Until: timestamppb.New(t)}}
 }

@@ -143,15 +143,21 @@ func jobFilter(req *carillonv1.ListJobsRequest) (fsm.JobFilter, int, error) {
 			v.add("state", "is %d, which is none of the states", req.State)
 		}
 	}
-	if len(req.Label) > maxLabelFilters {
-		v.add("label", "has %d filters; at most %d are allowed", len(req.Label), maxLabelFilters)
-	}
-	for _, label := range req.Label {
-		key, value, hasValue := strings.Cut(label, "=")
-		v.pair("label", &storagev1.KeyValue{Key: key, Value: value}, maxLabelKeyBytes, maxLabelValueBytes)
-		filter.Labels = append(filter.Labels, fsm.LabelFilter{Key: key, Value: value, AnyValue: !hasValue})
-	}
+	filter.Labels = v.labelFilters("label", req.Label)
 	return filter, limit, v.err()
+}
+
+// labelFilters validates and translates filters of the form "key=value", or "key" for any value.
+func (v *violations) labelFilters(field string, labels []string) (filters []fsm.LabelFilter) {
+	if len(labels) > maxLabelFilters {
+		v.add(field, "has %d filters; at most %d are allowed", len(labels), maxLabelFilters)
+	}
+	for _, label := range labels {
+		key, value, hasValue := strings.Cut(label, "=")
+		v.pair(field, &storagev1.KeyValue{Key: key, Value: value}, maxLabelKeyBytes, maxLabelValueBytes)
+		filters = append(filters, fsm.LabelFilter{Key: key, Value: value, AnyValue: !hasValue})
+	}
+	return filters
 }
 
 func (s *server) getJobHistory(

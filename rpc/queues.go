@@ -11,7 +11,7 @@ import (
 
 func (s *server) createQueue(ctx context.Context, req *carillonv1.CreateQueueRequest) (*carillonv1.CreateQueueResponse, error) {
 	var v violations
-	settings := v.queue(req.Queue)
+	settings := v.queue(req.Queue, s.backend.NowMS())
 	if err := v.err(); err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func (s *server) createQueue(ctx context.Context, req *carillonv1.CreateQueueReq
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.CreateQueueResponse{Queue: queueOf(created), PendingShards: pending}, nil
+	return &carillonv1.CreateQueueResponse{Queue: s.queueOf(created), PendingShards: pending}, nil
 }
 
 func (s *server) getQueue(ctx context.Context, req *carillonv1.GetQueueRequest) (*carillonv1.GetQueueResponse, error) {
@@ -43,7 +43,7 @@ func (s *server) getQueue(ctx context.Context, req *carillonv1.GetQueueRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.GetQueueResponse{Queue: queueOf(settings)}, nil
+	return &carillonv1.GetQueueResponse{Queue: s.queueOf(settings)}, nil
 }
 
 // listQueues lists the queues that have settings, and those where executions wait.
@@ -62,7 +62,7 @@ func (s *server) listQueues(ctx context.Context, req *carillonv1.ListQueuesReque
 	}
 	queues := map[string]*carillonv1.Queue{}
 	for _, settings := range stored {
-		queues[settings.Name] = queueOf(settings)
+		queues[settings.Name] = s.queueOf(settings)
 	}
 	for name := range waiting {
 		if queues[name] == nil {
@@ -99,20 +99,18 @@ func (s *server) updateQueue(ctx context.Context, req *carillonv1.UpdateQueueReq
 	}
 	fields := v.mask("queue", req.UpdateMask, patch.ProtoReflect())
 	values := v.queue(&carillonv1.Queue{
-		Name: defaultName, Paused: patch.GetPaused(), PauseReason: patch.GetPauseReason(), Retention: patch.Retention,
+		Name: defaultName, Paused: patch.GetPaused(), PauseReason: patch.GetPauseReason(), PausedBy: patch.GetPausedBy(),
+		PauseUntil: patch.PauseUntil, ResumeRule: patch.GetResumeRule(), Retention: patch.Retention,
 		DeadRetention: patch.DeadRetention, Labels: patch.Labels,
-	})
+	}, s.backend.NowMS())
 	if err := v.err(); err != nil {
 		return nil, err
 	}
+	nowMS := s.backend.NowMS()
 	change := func(q *storagev1.QueueSettings) *storagev1.QueueSettings {
 		q = q.CloneVT()
 		for _, field := range fields {
 			switch field {
-			case "paused":
-				q.Paused = values.Paused
-			case "pause_reason":
-				q.PauseReason = values.PauseReason
 			case "retention":
 				q.RetentionMs = values.RetentionMs
 			case "dead_retention":
@@ -121,9 +119,8 @@ func (s *server) updateQueue(ctx context.Context, req *carillonv1.UpdateQueueReq
 				q.Labels = values.Labels
 			}
 		}
-		if !q.Paused {
-			q.PauseReason = ""
-		}
+		p := pausedOfQueue(q).patched(fields, pausedOfQueue(values), nowMS)
+		q.Paused, q.PauseReason, q.Pause = p.paused, p.reason, p.pause
 		return q
 	}
 	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, s.backend.Queue, s.backend.PutQueue, change)
@@ -131,7 +128,7 @@ func (s *server) updateQueue(ctx context.Context, req *carillonv1.UpdateQueueReq
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.UpdateQueueResponse{Queue: queueOf(settings), PendingShards: pending}, nil
+	return &carillonv1.UpdateQueueResponse{Queue: s.queueOf(settings), PendingShards: pending}, nil
 }
 
 func (s *server) deleteQueue(ctx context.Context, req *carillonv1.DeleteQueueRequest) (*carillonv1.DeleteQueueResponse, error) {
@@ -147,7 +144,7 @@ func (s *server) deleteQueue(ctx context.Context, req *carillonv1.DeleteQueueReq
 }
 
 // queue validates and translates the settings of a queue.
-func (v *violations) queue(q *carillonv1.Queue) *storagev1.QueueSettings {
+func (v *violations) queue(q *carillonv1.Queue, nowMS int64) *storagev1.QueueSettings {
 	if q == nil {
 		v.add("queue", "is required")
 		return nil
@@ -156,6 +153,7 @@ func (v *violations) queue(q *carillonv1.Queue) *storagev1.QueueSettings {
 	v.text("queue.pause_reason", q.PauseReason, maxReasonBytes)
 	return &storagev1.QueueSettings{
 		Name: q.Name, Paused: q.Paused, PauseReason: q.PauseReason,
+		Pause:           v.pause("queue.", q.PausedBy, "queue.pause_until", q.PauseUntil, q.ResumeRule, nowMS),
 		RetentionMs:     v.duration("queue.retention", q.Retention, 0, minRetention, maxRetention),
 		DeadRetentionMs: v.duration("queue.dead_retention", q.DeadRetention, 0, minRetention, maxRetention),
 		Labels:          v.labels("queue.labels", q.Labels),
@@ -163,7 +161,7 @@ func (v *violations) queue(q *carillonv1.Queue) *storagev1.QueueSettings {
 }
 
 func sameQueue(a, b *storagev1.QueueSettings) bool {
-	return a.Name == b.Name && a.Paused == b.Paused && a.PauseReason == b.PauseReason && a.RetentionMs == b.RetentionMs &&
+	return a.Name == b.Name && a.Paused == b.Paused && a.PauseReason == b.PauseReason && samePause(a.Pause, b.Pause) && a.RetentionMs == b.RetentionMs &&
 		a.DeadRetentionMs == b.DeadRetentionMs && samePairs(a.Labels, b.Labels)
 }
 
@@ -171,10 +169,20 @@ func samePairs(a, b []*storagev1.KeyValue) bool {
 	return slices.EqualFunc(a, b, func(x, y *storagev1.KeyValue) bool { return x.Key == y.Key && x.Value == y.Value })
 }
 
-func queueOf(q *storagev1.QueueSettings) *carillonv1.Queue {
-	return &carillonv1.Queue{
-		Name: q.Name, Version: q.Version, Paused: q.Paused, PauseReason: q.PauseReason, Retention: optionalDuration(q.RetentionMs),
+func (s *server) queueOf(q *storagev1.QueueSettings) *carillonv1.Queue {
+	p := pausedOfQueue(q).at(s.backend.NowMS())
+	out := &carillonv1.Queue{
+		Name: q.Name, Version: q.Version, Paused: p.paused, PauseReason: p.reason, Retention: optionalDuration(q.RetentionMs),
 		DeadRetention: optionalDuration(q.DeadRetentionMs), Labels: mapOf(q.Labels), CreateTime: optionalTime(q.CreatedMs),
 		UpdateTime: optionalTime(q.UpdatedMs),
 	}
+	if p.paused {
+		out.PausedBy, out.PauseUntil = p.pause.GetBy(), optionalTime(p.pause.GetUntilMs())
+		out.ResumeRule = carillonv1.CatchUp(p.pause.GetResume())
+	}
+	return out
+}
+
+func pausedOfQueue(q *storagev1.QueueSettings) paused {
+	return paused{q.Paused, q.PauseReason, q.Pause}
 }

@@ -248,6 +248,11 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.TenantServiceUpdateTenantProcedure, single, s.updateTenant),
 		unary(s, carillonv1connect.TenantServiceDeleteTenantProcedure, single, s.deleteTenant),
 
+		unary(s, carillonv1connect.PauseServiceCreatePauseRuleProcedure, single, s.createPauseRule),
+		unary(s, carillonv1connect.PauseServiceGetPauseRuleProcedure, single, s.getPauseRule),
+		unary(s, carillonv1connect.PauseServiceListPauseRulesProcedure, single, s.listPauseRules),
+		unary(s, carillonv1connect.PauseServiceDeletePauseRuleProcedure, single, s.deletePauseRule),
+
 		unary(s, carillonv1connect.ClusterServiceGetClusterProcedure, single, s.getCluster),
 		unary(s, carillonv1connect.ClusterServiceTransferLeaderProcedure, single, s.transferLeader),
 		unary(s, carillonv1connect.ClusterServiceDrainNodeProcedure, single, s.drainNode),
@@ -311,5 +316,6 @@ func apiFiles() []protoreflect.FileDescriptor {
 		carillonv1.File_carillon_v1_job_service_proto, carillonv1.File_carillon_v1_worker_service_proto,
 		carillonv1.File_carillon_v1_execution_service_proto, carillonv1.File_carillon_v1_queue_service_proto,
 		carillonv1.File_carillon_v1_tenant_service_proto, carillonv1.File_carillon_v1_cluster_service_proto,
+		carillonv1.File_carillon_v1_pause_service_proto,
 	}
 }

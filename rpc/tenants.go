@@ -9,7 +9,7 @@ import (
 
 func (s *server) createTenant(ctx context.Context, req *carillonv1.CreateTenantRequest) (*carillonv1.CreateTenantResponse, error) {
 	var v violations
-	settings := v.tenant(req.Tenant)
+	settings := v.tenant(req.Tenant, s.backend.NowMS())
 	if err := v.err(); err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (s *server) createTenant(ctx context.Context, req *carillonv1.CreateTenantR
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.CreateTenantResponse{Tenant: tenantOf(created), PendingShards: pending}, nil
+	return &carillonv1.CreateTenantResponse{Tenant: s.tenantOf(created), PendingShards: pending}, nil
 }
 
 func (s *server) getTenant(ctx context.Context, req *carillonv1.GetTenantRequest) (*carillonv1.GetTenantResponse, error) {
@@ -41,7 +41,7 @@ func (s *server) getTenant(ctx context.Context, req *carillonv1.GetTenantRequest
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.GetTenantResponse{Tenant: tenantOf(settings)}, nil
+	return &carillonv1.GetTenantResponse{Tenant: s.tenantOf(settings)}, nil
 }
 
 func (s *server) listTenants(ctx context.Context, req *carillonv1.ListTenantsRequest) (*carillonv1.ListTenantsResponse, error) {
@@ -56,7 +56,7 @@ func (s *server) listTenants(ctx context.Context, req *carillonv1.ListTenantsReq
 	}
 	res := &carillonv1.ListTenantsResponse{NextPageToken: next}
 	for _, settings := range page {
-		res.Tenants = append(res.Tenants, tenantOf(settings))
+		res.Tenants = append(res.Tenants, s.tenantOf(settings))
 	}
 	return res, nil
 }
@@ -71,29 +71,26 @@ func (s *server) updateTenant(ctx context.Context, req *carillonv1.UpdateTenantR
 	}
 	fields := v.mask("tenant", req.UpdateMask, patch.ProtoReflect())
 	values := v.tenant(&carillonv1.Tenant{
-		Name: defaultName, Paused: patch.GetPaused(), PauseReason: patch.GetPauseReason(), Retention: patch.Retention,
+		Name: defaultName, Paused: patch.GetPaused(), PauseReason: patch.GetPauseReason(), PausedBy: patch.GetPausedBy(),
+		PauseUntil: patch.PauseUntil, ResumeRule: patch.GetResumeRule(), Retention: patch.Retention,
 		Labels: patch.Labels,
-	})
+	}, s.backend.NowMS())
 	if err := v.err(); err != nil {
 		return nil, err
 	}
+	nowMS := s.backend.NowMS()
 	change := func(t *storagev1.TenantSettings) *storagev1.TenantSettings {
 		t = t.CloneVT()
 		for _, field := range fields {
 			switch field {
-			case "paused":
-				t.Paused = values.Paused
-			case "pause_reason":
-				t.PauseReason = values.PauseReason
 			case "retention":
 				t.RetentionMs = values.RetentionMs
 			case "labels":
 				t.Labels = values.Labels
 			}
 		}
-		if !t.Paused {
-			t.PauseReason = ""
-		}
+		p := pausedOfTenant(t).patched(fields, pausedOfTenant(values), nowMS)
+		t.Paused, t.PauseReason, t.Pause = p.paused, p.reason, p.pause
 		return t
 	}
 	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, s.backend.Tenant, s.backend.PutTenant, change)
@@ -101,7 +98,7 @@ func (s *server) updateTenant(ctx context.Context, req *carillonv1.UpdateTenantR
 	if err != nil {
 		return nil, err
 	}
-	return &carillonv1.UpdateTenantResponse{Tenant: tenantOf(settings), PendingShards: pending}, nil
+	return &carillonv1.UpdateTenantResponse{Tenant: s.tenantOf(settings), PendingShards: pending}, nil
 }
 
 func (s *server) deleteTenant(ctx context.Context, req *carillonv1.DeleteTenantRequest) (*carillonv1.DeleteTenantResponse, error) {
@@ -119,7 +116,7 @@ func (s *server) deleteTenant(ctx context.Context, req *carillonv1.DeleteTenantR
 }
 
 // tenant validates and translates the settings of a tenant.
-func (v *violations) tenant(t *carillonv1.Tenant) *storagev1.TenantSettings {
+func (v *violations) tenant(t *carillonv1.Tenant, nowMS int64) *storagev1.TenantSettings {
 	if t == nil {
 		v.add("tenant", "is required")
 		return nil
@@ -128,20 +125,31 @@ func (v *violations) tenant(t *carillonv1.Tenant) *storagev1.TenantSettings {
 	v.text("tenant.pause_reason", t.PauseReason, maxReasonBytes)
 	return &storagev1.TenantSettings{
 		Name: t.Name, Paused: t.Paused, PauseReason: t.PauseReason,
+		Pause:       v.pause("tenant.", t.PausedBy, "tenant.pause_until", t.PauseUntil, t.ResumeRule, nowMS),
 		RetentionMs: v.duration("tenant.retention", t.Retention, 0, minRetention, maxRetention),
 		Labels:      v.labels("tenant.labels", t.Labels),
 	}
 }
 
 func sameTenant(a, b *storagev1.TenantSettings) bool {
-	return a.Name == b.Name && a.Paused == b.Paused && a.PauseReason == b.PauseReason && a.RetentionMs == b.RetentionMs &&
+	return a.Name == b.Name && a.Paused == b.Paused && a.PauseReason == b.PauseReason && samePause(a.Pause, b.Pause) && a.RetentionMs == b.RetentionMs &&
 		samePairs(a.Labels, b.Labels)
 }
 
-func tenantOf(t *storagev1.TenantSettings) *carillonv1.Tenant {
-	return &carillonv1.Tenant{
-		Name: t.Name, Version: t.Version, Paused: t.Paused, PauseReason: t.PauseReason, Retention: optionalDuration(t.RetentionMs),
+func (s *server) tenantOf(t *storagev1.TenantSettings) *carillonv1.Tenant {
+	p := pausedOfTenant(t).at(s.backend.NowMS())
+	out := &carillonv1.Tenant{
+		Name: t.Name, Version: t.Version, Paused: p.paused, PauseReason: p.reason, Retention: optionalDuration(t.RetentionMs),
 		Labels: mapOf(t.Labels), CreateTime: optionalTime(t.CreatedMs),
 		Deleting: t.Deleting, UpdateTime: optionalTime(t.UpdatedMs),
 	}
+	if p.paused {
+		out.PausedBy, out.PauseUntil = p.pause.GetBy(), optionalTime(p.pause.GetUntilMs())
+		out.ResumeRule = carillonv1.CatchUp(p.pause.GetResume())
+	}
+	return out
+}
+
+func pausedOfTenant(t *storagev1.TenantSettings) paused {
+	return paused{t.Paused, t.PauseReason, t.Pause}
 }

@@ -299,6 +299,7 @@ func (s jobService) PauseJob(
 	r := req.Msg
 	j, err := s.change(r.GetTenant(), r.GetId(), r.GetExpectedVersion(), func(j *job) {
 		j.State, j.PauseReason = carillonv1.JobState_JOB_STATE_PAUSED, r.GetReason()
+		j.PausedBy, j.PauseUntil, j.ResumeRule = r.GetPausedBy(), r.GetUntil(), r.GetResumeRule()
 	})
 	return connect.NewResponse(&carillonv1.PauseJobResponse{Job: j}), err
 }
@@ -309,6 +310,7 @@ func (s jobService) ResumeJob(
 	r := req.Msg
 	j, err := s.change(r.GetTenant(), r.GetId(), r.GetExpectedVersion(), func(j *job) {
 		j.State, j.PauseReason = carillonv1.JobState_JOB_STATE_ACTIVE, ""
+		j.PausedBy, j.PauseUntil, j.ResumeRule = "", nil, carillonv1.CatchUp_CATCH_UP_UNSPECIFIED
 	})
 	return connect.NewResponse(&carillonv1.ResumeJobResponse{Job: j}), err
 }

@@ -33,6 +33,7 @@ type Server struct {
 	executions []*execution
 	queues     map[string]*carillonv1.Queue
 	tenants    map[string]*carillonv1.Tenant
+	rules      map[string]*carillonv1.PauseRule
 	nodes      map[string]*fakeNode
 	// virtual is where the virtual clock stands; zero: there is none.
 	virtual time.Time
@@ -57,7 +58,7 @@ type name struct{ tenant, id string }
 func NewServer() *Server {
 	s := &Server{
 		calls: make(map[string]int), jobs: make(map[name]*job), queues: make(map[string]*carillonv1.Queue),
-		tenants: make(map[string]*carillonv1.Tenant), nodes: make(map[string]*fakeNode), changed: make(chan struct{}),
+		tenants: make(map[string]*carillonv1.Tenant), rules: make(map[string]*carillonv1.PauseRule), nodes: make(map[string]*fakeNode), changed: make(chan struct{}),
 	}
 	mux := http.NewServeMux()
 	opts := connect.WithInterceptors(connect.UnaryInterceptorFunc(s.intercept))
@@ -66,6 +67,7 @@ func NewServer() *Server {
 	mux.Handle(carillonv1connect.NewExecutionServiceHandler(executionService{s}, opts))
 	mux.Handle(carillonv1connect.NewQueueServiceHandler(queueService{s}, opts))
 	mux.Handle(carillonv1connect.NewTenantServiceHandler(tenantService{s}, opts))
+	mux.Handle(carillonv1connect.NewPauseServiceHandler(pauseService{s}, opts))
 	mux.Handle(carillonv1connect.NewClusterServiceHandler(clusterService{s}, opts))
 	s.mux = mux
 	return s

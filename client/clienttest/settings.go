@@ -116,6 +116,9 @@ func (s queueService) UpdateQueue(
 		return nil, stale(q.GetVersion())
 	}
 	patch(q.ProtoReflect(), req.Msg.GetQueue().ProtoReflect(), req.Msg.GetUpdateMask().GetPaths())
+	if !q.GetPaused() {
+		q.PauseReason, q.PausedBy, q.PauseUntil, q.ResumeRule = "", "", nil, carillonv1.CatchUp_CATCH_UP_UNSPECIFIED
+	}
 	q.Version++
 	return connect.NewResponse(&carillonv1.UpdateQueueResponse{Queue: proto.CloneOf(q)}), nil
 }
@@ -183,6 +186,9 @@ func (s tenantService) UpdateTenant(
 		return nil, stale(t.GetVersion())
 	}
 	patch(t.ProtoReflect(), req.Msg.GetTenant().ProtoReflect(), req.Msg.GetUpdateMask().GetPaths())
+	if !t.GetPaused() {
+		t.PauseReason, t.PausedBy, t.PauseUntil, t.ResumeRule = "", "", nil, carillonv1.CatchUp_CATCH_UP_UNSPECIFIED
+	}
 	t.Version++
 	return connect.NewResponse(&carillonv1.UpdateTenantResponse{Tenant: proto.CloneOf(t)}), nil
 }

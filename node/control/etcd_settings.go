@@ -111,10 +111,7 @@ func (p *Etcd) ListSettings(ctx context.Context, kind SettingKind) ([]Setting, e
 
 func (p *Etcd) WatchSettings(ctx context.Context, fn func(Setting)) error {
 	tell := func(kv *mvccpb.KeyValue) error {
-		kind, name := Tenant, strings.TrimPrefix(string(kv.Key), keyTenants)
-		if queue, ok := strings.CutPrefix(string(kv.Key), keyQueues); ok {
-			kind, name = Queue, queue
-		}
+		kind, name := settingOfKey(string(kv.Key))
 		s, err := unmarshalSetting(kind, name, kv.Value)
 		if err == nil {
 			fn(s)

@@ -64,7 +64,7 @@ func NewMemory() *Memory {
 		nodes:    map[string]memoryNode{},
 		vacated:  make(chan struct{}),
 		leaders:  map[uint32]memoryLeader{},
-		settings: map[SettingKind]map[string]Setting{Queue: {}, Tenant: {}},
+		settings: map[SettingKind]map[string]Setting{Queue: {}, Tenant: {}, PauseRule: {}},
 		watchers: map[*memoryWatcher]struct{}{},
 	}
 }
@@ -122,7 +122,7 @@ func (m *Memory) everythingLocked() []memoryEvent {
 		r := m.leaders[shard].record
 		events = append(events, memoryEvent{leader: &r})
 	}
-	for _, kind := range []SettingKind{Queue, Tenant} {
+	for _, kind := range SettingKinds {
 		for _, name := range slices.Sorted(maps.Keys(m.settings[kind])) {
 			s := m.settings[kind][name].clone()
 			events = append(events, memoryEvent{setting: &s})

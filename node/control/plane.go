@@ -1,5 +1,5 @@
 // Package control is the control plane: which cluster this is, which stores it has, which shards there are, where their
-// replicas are wanted and are, who leads them, and the settings of queues and tenants. Never jobs, executions or leases of
+// replicas are wanted and are, who leads them, and the settings of queues and tenants, and pause rules. Never jobs, executions or leases of
 // workers: those belong to the shards.
 //
 // Two implementations stand behind Plane: Etcd, over the etcd server this process embeds (Server), and Memory, which is
@@ -32,7 +32,7 @@ const Slots = 4096
 const (
 	// MaxShards bounds a cluster's shards; no shard can have less than one slot.
 	MaxShards = Slots
-	// MaxSettings bounds the queues and the tenants, each, deleted ones included.
+	// MaxSettings bounds the queues, the tenants and the pause rules, each, deleted ones included.
 	MaxSettings = 20_000
 	// shardsPerTxn keeps a nested leader transaction below etcd's limit of 128 operations.
 	shardsPerTxn = 60
@@ -249,13 +249,17 @@ type LeaderRecord struct {
 	Addr  string
 }
 
-// SettingKind tells queues and tenants apart.
+// SettingKind tells queues, tenants and pause rules apart.
 type SettingKind uint8
 
 const (
 	Queue SettingKind = iota + 1
 	Tenant
+	PauseRule
 )
+
+// SettingKinds are all of them.
+var SettingKinds = [...]SettingKind{Queue, Tenant, PauseRule}
 
 func (k SettingKind) String() string {
 	switch k {
@@ -263,52 +267,72 @@ func (k SettingKind) String() string {
 		return "queue"
 	case Tenant:
 		return "tenant"
+	case PauseRule:
+		return "pause rule"
 	default:
 		return fmt.Sprintf("SettingKind(%d)", uint8(k))
 	}
 }
 
-// Setting is the settings of one queue or one tenant; exactly one of the two is set.
+// Setting is the settings of one queue, of one tenant, or one pause rule; exactly one of them is set.
 type Setting struct {
 	Queue  *storagev1.QueueSettings
 	Tenant *storagev1.TenantSettings
+	Rule   *storagev1.PauseRule
 }
 
-// Kind says which of the two is set; 0: neither.
+// Kind says which of them is set; 0: none.
 func (s Setting) Kind() SettingKind {
 	switch {
 	case s.Queue != nil:
 		return Queue
 	case s.Tenant != nil:
 		return Tenant
+	case s.Rule != nil:
+		return PauseRule
 	default:
 		return 0
 	}
 }
 
-// Name is the queue's or tenant's.
+// Name is the queue's or tenant's, or the rule's id.
 func (s Setting) Name() string {
-	if s.Queue != nil {
+	switch s.Kind() {
+	case Queue:
 		return s.Queue.GetName()
+	case Tenant:
+		return s.Tenant.GetName()
+	default:
+		return s.Rule.GetId()
 	}
-	return s.Tenant.GetName()
+}
+
+// value is whichever is set.
+func (s Setting) value() settingValue {
+	switch s.Kind() {
+	case Queue:
+		return s.Queue
+	case Tenant:
+		return s.Tenant
+	default:
+		return s.Rule
+	}
+}
+
+// settingValue is what the kinds have in common.
+type settingValue interface {
+	GetVersion() uint64
+	GetDeleted() bool
+	GetCreatedMs() int64
+	MarshalVT() ([]byte, error)
+	UnmarshalVT([]byte) error
 }
 
 // Version is that of the value; 0: none yet.
-func (s Setting) Version() uint64 {
-	if s.Queue != nil {
-		return s.Queue.GetVersion()
-	}
-	return s.Tenant.GetVersion()
-}
+func (s Setting) Version() uint64 { return s.value().GetVersion() }
 
 // Deleted says that it is a tombstone.
-func (s Setting) Deleted() bool {
-	if s.Queue != nil {
-		return s.Queue.GetDeleted()
-	}
-	return s.Tenant.GetDeleted()
-}
+func (s Setting) Deleted() bool { return s.value().GetDeleted() }
 
 // Health is how the control plane stands.
 type Health struct {

@@ -22,6 +22,7 @@ const (
 	keySettings  = "/settings/"
 	keyQueues    = keySettings + "queue/"
 	keyTenants   = keySettings + "tenant/"
+	keyRules     = keySettings + "pause/"
 )
 
 // Values but leader records and settings are JSON, for operators to read and for later versions to add fields to.
@@ -255,8 +256,22 @@ func decodeActual(key, value string) (Actual, error) {
 }
 
 func settingPrefix(kind SettingKind) string {
-	if kind == Queue {
+	switch kind {
+	case Queue:
 		return keyQueues
+	case Tenant:
+		return keyTenants
+	default:
+		return keyRules
 	}
-	return keyTenants
+}
+
+// settingOfKey is settingPrefix and a name, taken apart; kind 0: it is no setting's key.
+func settingOfKey(key string) (kind SettingKind, name string) {
+	for _, kind := range SettingKinds {
+		if name, ok := strings.CutPrefix(key, settingPrefix(kind)); ok {
+			return kind, name
+		}
+	}
+	return 0, key
 }

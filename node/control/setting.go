@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -30,10 +31,10 @@ func successor(standing Setting, ok bool, s Setting, expected uint64) (Setting, 
 
 func (s Setting) validate() error {
 	switch {
-	case s.Queue != nil && s.Tenant != nil:
-		return errors.New("put setting: both a queue and a tenant")
 	case s.Kind() == 0:
-		return errors.New("put setting: neither a queue nor a tenant")
+		return errors.New("put setting: neither a queue nor a tenant nor a pause rule")
+	case s.Queue != nil && s.Tenant != nil || s.Rule != nil && s.Kind() != PauseRule:
+		return errors.New("put setting: more than one of queue, tenant and pause rule")
 	case s.Name() == "":
 		return fmt.Errorf("put %s: name is empty", s.Kind())
 	}
@@ -41,55 +42,49 @@ func (s Setting) validate() error {
 }
 
 func (s Setting) clone() Setting {
-	return Setting{Queue: s.Queue.CloneVT(), Tenant: s.Tenant.CloneVT()}
+	return Setting{Queue: s.Queue.CloneVT(), Tenant: s.Tenant.CloneVT(), Rule: s.Rule.CloneVT()}
 }
 
 func (s Setting) setVersion(v uint64) {
-	if s.Queue != nil {
+	switch s.Kind() {
+	case Queue:
 		s.Queue.Version = v
-	} else {
+	case Tenant:
 		s.Tenant.Version = v
+	case PauseRule:
+		s.Rule.Version = v
 	}
 }
 
 // Stamp sets when it was changed, and when it was created unless it says so already.
 func (s Setting) Stamp(nowMS int64) {
-	switch {
-	case s.Queue != nil:
-		s.Queue.UpdatedMs = nowMS
-		if s.Queue.CreatedMs == 0 {
-			s.Queue.CreatedMs = nowMS
-		}
-	case s.Tenant != nil:
-		s.Tenant.UpdatedMs = nowMS
-		if s.Tenant.CreatedMs == 0 {
-			s.Tenant.CreatedMs = nowMS
-		}
+	created := cmp.Or(s.value().GetCreatedMs(), nowMS)
+	switch s.Kind() {
+	case Queue:
+		s.Queue.CreatedMs, s.Queue.UpdatedMs = created, nowMS
+	case Tenant:
+		s.Tenant.CreatedMs, s.Tenant.UpdatedMs = created, nowMS
+	case PauseRule:
+		s.Rule.CreatedMs, s.Rule.UpdatedMs = created, nowMS
 	}
 }
 
-func (s Setting) marshal() ([]byte, error) {
-	if s.Queue != nil {
-		return s.Queue.MarshalVT()
-	}
-	return s.Tenant.MarshalVT()
-}
+func (s Setting) marshal() ([]byte, error) { return s.value().MarshalVT() }
 
 // unmarshalSetting decodes a stored value. The name in it must be the one it is stored under.
 func unmarshalSetting(kind SettingKind, name string, value []byte) (Setting, error) {
 	var s Setting
-	var err error
 	switch kind {
 	case Queue:
 		s.Queue = &storagev1.QueueSettings{}
-		err = s.Queue.UnmarshalVT(value)
 	case Tenant:
 		s.Tenant = &storagev1.TenantSettings{}
-		err = s.Tenant.UnmarshalVT(value)
+	case PauseRule:
+		s.Rule = &storagev1.PauseRule{}
 	default:
-		err = errors.New("unknown kind")
+		return Setting{}, fmt.Errorf("decode %s %q: unknown kind", kind, name)
 	}
-	if err != nil {
+	if err := s.value().UnmarshalVT(value); err != nil {
 		return Setting{}, fmt.Errorf("decode %s %q: %w", kind, name, err)
 	}
 	if s.Name() != name {

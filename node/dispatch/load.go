@@ -131,7 +131,7 @@ func (d *Dispatcher) loadSettings(sh *shard) error {
 		var s storagev1.QueueSettings
 		if e := s.UnmarshalVT(value); e != nil {
 			err = e
-		} else if s.Paused && !s.Deleted {
+		} else if fsm.QueuePaused(&s) {
 			paused.queues[s.Name] = true
 		}
 	})
@@ -139,7 +139,7 @@ func (d *Dispatcher) loadSettings(sh *shard) error {
 		var s storagev1.TenantSettings
 		if e := s.UnmarshalVT(value); e != nil {
 			err = e
-		} else if s.Paused && !s.Deleted {
+		} else if fsm.TenantPaused(&s) {
 			paused.tenants[s.Name] = true
 		}
 	})

@@ -1101,7 +1101,15 @@ type Job struct {
 	NextTimes []*FireTime `protobuf:"bytes,38,rep,name=next_times,json=nextTimes,proto3" json:"next_times,omitempty"`
 	// How often it fires on its busiest day, from next_times on; start, end and max_runs do not count. Present together with
 	// next_times.
-	FiresPerDay   uint32 `protobuf:"varint,39,opt,name=fires_per_day,json=firesPerDay,proto3" json:"fires_per_day,omitempty"`
+	FiresPerDay uint32 `protobuf:"varint,39,opt,name=fires_per_day,json=firesPerDay,proto3" json:"fires_per_day,omitempty"`
+	// Who paused it, as they said.
+	PausedBy string `protobuf:"bytes,41,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
+	// When it resumes by itself. Unset: when somebody resumes it.
+	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,42,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
+	// What becomes of the occurrences that fall due while it is paused. Unspecified: as catch_up says.
+	ResumeRule CatchUp `protobuf:"varint,43,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
+	// It is due and waits for a pause of its queue, its tenant or a pause rule to end.
+	Parked        bool `protobuf:"varint,44,opt,name=parked,proto3" json:"parked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1344,6 +1352,34 @@ func (x *Job) GetFiresPerDay() uint32 {
 		return x.FiresPerDay
 	}
 	return 0
+}
+
+func (x *Job) GetPausedBy() string {
+	if x != nil {
+		return x.PausedBy
+	}
+	return ""
+}
+
+func (x *Job) GetPauseUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PauseUntil
+	}
+	return nil
+}
+
+func (x *Job) GetResumeRule() CatchUp {
+	if x != nil {
+		return x.ResumeRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
+func (x *Job) GetParked() bool {
+	if x != nil {
+		return x.Parked
+	}
+	return false
 }
 
 // FireTime is an instant at which a job fires.
@@ -1801,7 +1837,7 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_priority\"\x9f\v\n" +
+	"\t_priority\"\xc8\f\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -1837,7 +1873,13 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\fpause_reason\x18% \x01(\tR\vpauseReason\x124\n" +
 	"\n" +
 	"next_times\x18& \x03(\v2\x15.carillon.v1.FireTimeR\tnextTimes\x12\"\n" +
-	"\rfires_per_day\x18' \x01(\rR\vfiresPerDay\x1a9\n" +
+	"\rfires_per_day\x18' \x01(\rR\vfiresPerDay\x12\x1b\n" +
+	"\tpaused_by\x18) \x01(\tR\bpausedBy\x12;\n" +
+	"\vpause_until\x18* \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"pauseUntil\x125\n" +
+	"\vresume_rule\x18+ \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
+	"resumeRule\x12\x16\n" +
+	"\x06parked\x18, \x01(\bR\x06parked\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -2014,26 +2056,28 @@ var file_carillon_v1_job_proto_depIdxs = []int32{
 	21, // 38: carillon.v1.Job.update_time:type_name -> google.protobuf.Timestamp
 	21, // 39: carillon.v1.Job.next_time:type_name -> google.protobuf.Timestamp
 	12, // 40: carillon.v1.Job.next_times:type_name -> carillon.v1.FireTime
-	21, // 41: carillon.v1.FireTime.time:type_name -> google.protobuf.Timestamp
-	5,  // 42: carillon.v1.JobPatch.schedule:type_name -> carillon.v1.Schedule
-	3,  // 43: carillon.v1.JobPatch.catch_up:type_name -> carillon.v1.CatchUp
-	22, // 44: carillon.v1.JobPatch.catch_up_window:type_name -> google.protobuf.Duration
-	19, // 45: carillon.v1.JobPatch.labels:type_name -> carillon.v1.JobPatch.LabelsEntry
-	20, // 46: carillon.v1.JobPatch.headers:type_name -> carillon.v1.JobPatch.HeadersEntry
-	9,  // 47: carillon.v1.JobPatch.retry:type_name -> carillon.v1.RetryPolicy
-	22, // 48: carillon.v1.JobPatch.lease:type_name -> google.protobuf.Duration
-	22, // 49: carillon.v1.JobPatch.start_deadline:type_name -> google.protobuf.Duration
-	22, // 50: carillon.v1.JobPatch.retention:type_name -> google.protobuf.Duration
-	2,  // 51: carillon.v1.JobPatch.overlap:type_name -> carillon.v1.Overlap
-	4,  // 52: carillon.v1.JobPatch.state:type_name -> carillon.v1.JobState
-	21, // 53: carillon.v1.JobReceipt.create_time:type_name -> google.protobuf.Timestamp
-	21, // 54: carillon.v1.JobReceipt.next_time:type_name -> google.protobuf.Timestamp
-	12, // 55: carillon.v1.JobReceipt.next_times:type_name -> carillon.v1.FireTime
-	56, // [56:56] is the sub-list for method output_type
-	56, // [56:56] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	21, // 41: carillon.v1.Job.pause_until:type_name -> google.protobuf.Timestamp
+	3,  // 42: carillon.v1.Job.resume_rule:type_name -> carillon.v1.CatchUp
+	21, // 43: carillon.v1.FireTime.time:type_name -> google.protobuf.Timestamp
+	5,  // 44: carillon.v1.JobPatch.schedule:type_name -> carillon.v1.Schedule
+	3,  // 45: carillon.v1.JobPatch.catch_up:type_name -> carillon.v1.CatchUp
+	22, // 46: carillon.v1.JobPatch.catch_up_window:type_name -> google.protobuf.Duration
+	19, // 47: carillon.v1.JobPatch.labels:type_name -> carillon.v1.JobPatch.LabelsEntry
+	20, // 48: carillon.v1.JobPatch.headers:type_name -> carillon.v1.JobPatch.HeadersEntry
+	9,  // 49: carillon.v1.JobPatch.retry:type_name -> carillon.v1.RetryPolicy
+	22, // 50: carillon.v1.JobPatch.lease:type_name -> google.protobuf.Duration
+	22, // 51: carillon.v1.JobPatch.start_deadline:type_name -> google.protobuf.Duration
+	22, // 52: carillon.v1.JobPatch.retention:type_name -> google.protobuf.Duration
+	2,  // 53: carillon.v1.JobPatch.overlap:type_name -> carillon.v1.Overlap
+	4,  // 54: carillon.v1.JobPatch.state:type_name -> carillon.v1.JobState
+	21, // 55: carillon.v1.JobReceipt.create_time:type_name -> google.protobuf.Timestamp
+	21, // 56: carillon.v1.JobReceipt.next_time:type_name -> google.protobuf.Timestamp
+	12, // 57: carillon.v1.JobReceipt.next_times:type_name -> carillon.v1.FireTime
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_proto_init() }

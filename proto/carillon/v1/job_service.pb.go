@@ -807,8 +807,15 @@ type PauseJobRequest struct {
 	// At most 128 bytes. A retry with the same key gets the same answer for at least 24 h; the same key with another
 	// body is already_exists. Empty: a retry is a new call.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Who pauses it, for people. At most 256 bytes.
+	PausedBy string `protobuf:"bytes,6,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
+	// When it resumes by itself: later than now, at most 100 years ahead. Unset: when somebody resumes it.
+	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	// What becomes of the occurrences of a recurring job that fall due meanwhile: skip them all, run the latest, run all.
+	// Unspecified: as catch_up says. A one-shot that fell due runs in any case.
+	ResumeRule    CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PauseJobRequest) Reset() {
@@ -876,6 +883,27 @@ func (x *PauseJobRequest) GetIdempotencyKey() string {
 	return ""
 }
 
+func (x *PauseJobRequest) GetPausedBy() string {
+	if x != nil {
+		return x.PausedBy
+	}
+	return ""
+}
+
+func (x *PauseJobRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *PauseJobRequest) GetResumeRule() CatchUp {
+	if x != nil {
+		return x.ResumeRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
 // PauseJobResponse is the job after the change.
 type PauseJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -934,8 +962,10 @@ type ResumeJobRequest struct {
 	// At most 128 bytes. A retry with the same key gets the same answer for at least 24 h; the same key with another
 	// body is already_exists. Empty: a retry is a new call.
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// In place of the rule that the pause named. Unspecified: that one.
+	ResumeRule    CatchUp `protobuf:"varint,5,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResumeJobRequest) Reset() {
@@ -994,6 +1024,13 @@ func (x *ResumeJobRequest) GetIdempotencyKey() string {
 		return x.IdempotencyKey
 	}
 	return ""
+}
+
+func (x *ResumeJobRequest) GetResumeRule() CatchUp {
+	if x != nil {
+		return x.ResumeRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
 }
 
 // ResumeJobResponse is the job after the change.
@@ -1668,20 +1705,26 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\x10expected_version\x18\x05 \x01(\x04R\x0fexpectedVersion\x12'\n" +
 	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\"7\n" +
 	"\x11UpdateJobResponse\x12\"\n" +
-	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\xa5\x01\n" +
+	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\xab\x02\n" +
 	"\x0fPauseJobRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12)\n" +
 	"\x10expected_version\x18\x04 \x01(\x04R\x0fexpectedVersion\x12'\n" +
-	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\"6\n" +
+	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12\x1b\n" +
+	"\tpaused_by\x18\x06 \x01(\tR\bpausedBy\x120\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x125\n" +
+	"\vresume_rule\x18\b \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
+	"resumeRule\"6\n" +
 	"\x10PauseJobResponse\x12\"\n" +
-	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\x8e\x01\n" +
+	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\xc5\x01\n" +
 	"\x10ResumeJobRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12)\n" +
 	"\x10expected_version\x18\x03 \x01(\x04R\x0fexpectedVersion\x12'\n" +
-	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\"7\n" +
+	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\x125\n" +
+	"\vresume_rule\x18\x05 \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
+	"resumeRule\"7\n" +
 	"\x11ResumeJobResponse\x12\"\n" +
 	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\x8e\x01\n" +
 	"\x10DeleteJobRequest\x12\x0e\n" +
@@ -1789,10 +1832,11 @@ var file_carillon_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                   // 29: carillon.v1.JobState
 	(*JobPatch)(nil),                // 30: carillon.v1.JobPatch
 	(*fieldmaskpb.FieldMask)(nil),   // 31: google.protobuf.FieldMask
-	(*Execution)(nil),               // 32: carillon.v1.Execution
-	(*RangeVerdict)(nil),            // 33: carillon.v1.RangeVerdict
-	(*LateAttempt)(nil),             // 34: carillon.v1.LateAttempt
-	(*Occurrence)(nil),              // 35: carillon.v1.Occurrence
+	(CatchUp)(0),                    // 32: carillon.v1.CatchUp
+	(*Execution)(nil),               // 33: carillon.v1.Execution
+	(*RangeVerdict)(nil),            // 34: carillon.v1.RangeVerdict
+	(*LateAttempt)(nil),             // 35: carillon.v1.LateAttempt
+	(*Occurrence)(nil),              // 36: carillon.v1.Occurrence
 }
 var file_carillon_v1_job_service_proto_depIdxs = []int32{
 	23, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
@@ -1809,44 +1853,47 @@ var file_carillon_v1_job_service_proto_depIdxs = []int32{
 	30, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
 	31, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
 	28, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
-	28, // 14: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
-	28, // 15: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
-	28, // 16: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
-	32, // 17: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
-	33, // 18: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
-	34, // 19: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
-	24, // 20: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
-	24, // 21: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
-	35, // 22: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
-	24, // 23: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
-	24, // 24: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
-	0,  // 25: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
-	2,  // 26: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
-	5,  // 27: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
-	7,  // 28: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
-	9,  // 29: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
-	11, // 30: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
-	13, // 31: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
-	15, // 32: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
-	17, // 33: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
-	19, // 34: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
-	21, // 35: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
-	1,  // 36: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
-	3,  // 37: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
-	6,  // 38: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
-	8,  // 39: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
-	10, // 40: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
-	12, // 41: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
-	14, // 42: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
-	16, // 43: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
-	18, // 44: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
-	20, // 45: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
-	22, // 46: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
-	36, // [36:47] is the sub-list for method output_type
-	25, // [25:36] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	24, // 14: carillon.v1.PauseJobRequest.until:type_name -> google.protobuf.Timestamp
+	32, // 15: carillon.v1.PauseJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	28, // 16: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
+	32, // 17: carillon.v1.ResumeJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	28, // 18: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
+	28, // 19: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
+	33, // 20: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
+	34, // 21: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
+	35, // 22: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
+	24, // 23: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
+	24, // 24: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
+	36, // 25: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
+	24, // 26: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
+	24, // 27: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
+	0,  // 28: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
+	2,  // 29: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
+	5,  // 30: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
+	7,  // 31: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
+	9,  // 32: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
+	11, // 33: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
+	13, // 34: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
+	15, // 35: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
+	17, // 36: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
+	19, // 37: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
+	21, // 38: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
+	1,  // 39: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
+	3,  // 40: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
+	6,  // 41: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
+	8,  // 42: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
+	10, // 43: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
+	12, // 44: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
+	14, // 45: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
+	16, // 46: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
+	18, // 47: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
+	20, // 48: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
+	22, // 49: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
+	39, // [39:50] is the sub-list for method output_type
+	28, // [28:39] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_service_proto_init() }

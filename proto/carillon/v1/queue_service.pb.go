@@ -32,7 +32,7 @@ type Queue struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// 1 at creation, +1 with every change. Ignored in requests.
 	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Nothing of it fires or is handed to workers; what is due waits.
+	// Nothing of it fires or is handed to workers; what is due waits. Not answered any more once pause_until has passed.
 	Paused bool `protobuf:"varint,3,opt,name=paused,proto3" json:"paused,omitempty"`
 	// Why, for people. At most 1,024 bytes.
 	PauseReason string `protobuf:"bytes,4,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
@@ -47,7 +47,14 @@ type Queue struct {
 	// When it last changed. Ignored in requests.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	// What waits in it. Answered by ListQueues only. Ignored in requests.
-	Backlog       *QueueBacklog `protobuf:"bytes,10,opt,name=backlog,proto3" json:"backlog,omitempty"`
+	Backlog *QueueBacklog `protobuf:"bytes,10,opt,name=backlog,proto3" json:"backlog,omitempty"`
+	// Who paused it, for people. At most 256 bytes.
+	PausedBy string `protobuf:"bytes,11,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
+	// When it resumes by itself: later than now, at most 100 years ahead. Unset: when somebody resumes it.
+	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
+	// What becomes of the occurrences of recurring jobs that fall due while it is paused: skip them all, run the latest of
+	// each job, run all. Unspecified: as each job's catch_up says. What is ready by then, and one-shots, run in any case.
+	ResumeRule    CatchUp `protobuf:"varint,13,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -152,6 +159,27 @@ func (x *Queue) GetBacklog() *QueueBacklog {
 	return nil
 }
 
+func (x *Queue) GetPausedBy() string {
+	if x != nil {
+		return x.PausedBy
+	}
+	return ""
+}
+
+func (x *Queue) GetPauseUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PauseUntil
+	}
+	return nil
+}
+
+func (x *Queue) GetResumeRule() CatchUp {
+	if x != nil {
+		return x.ResumeRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
 // QueueBacklog is what waits in a queue.
 type QueueBacklog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -230,7 +258,7 @@ func (x *QueueBacklog) GetWaitingClaims() uint32 {
 // is present here. labels replaces the whole map; to clear it, name it in update_mask.
 type QueuePatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pauses or resumes.
+	// Pauses or resumes. A pause that names no reason, by whom, until when or rule has none.
 	Paused *bool `protobuf:"varint,1,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
 	// Why, for people.
 	PauseReason *string `protobuf:"bytes,2,opt,name=pause_reason,json=pauseReason,proto3,oneof" json:"pause_reason,omitempty"`
@@ -239,7 +267,13 @@ type QueuePatch struct {
 	// New retention of dead letters; named in update_mask but unset: the default.
 	DeadRetention *durationpb.Duration `protobuf:"bytes,4,opt,name=dead_retention,json=deadRetention,proto3" json:"dead_retention,omitempty"`
 	// New labels, all of them.
-	Labels        map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Who pauses it, for people.
+	PausedBy *string `protobuf:"bytes,6,opt,name=paused_by,json=pausedBy,proto3,oneof" json:"paused_by,omitempty"`
+	// When it resumes by itself.
+	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
+	// What becomes of what fell due meanwhile; with a resume, in place of the rule that the pause named.
+	ResumeRule    *CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp,oneof" json:"resume_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,6 +341,27 @@ func (x *QueuePatch) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *QueuePatch) GetPausedBy() string {
+	if x != nil && x.PausedBy != nil {
+		return *x.PausedBy
+	}
+	return ""
+}
+
+func (x *QueuePatch) GetPauseUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PauseUntil
+	}
+	return nil
+}
+
+func (x *QueuePatch) GetResumeRule() CatchUp {
+	if x != nil && x.ResumeRule != nil {
+		return *x.ResumeRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
 }
 
 // CreateQueueRequest is a queue to create.
@@ -864,7 +919,7 @@ var File_carillon_v1_queue_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcarillon/v1/queue_service.proto\x12\vcarillon.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8d\x04\n" +
+	"\x1fcarillon/v1/queue_service.proto\x12\vcarillon.v1\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x05\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -878,7 +933,12 @@ const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\vupdate_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x123\n" +
 	"\abacklog\x18\n" +
-	" \x01(\v2\x19.carillon.v1.QueueBacklogR\abacklog\x1a9\n" +
+	" \x01(\v2\x19.carillon.v1.QueueBacklogR\abacklog\x12\x1b\n" +
+	"\tpaused_by\x18\v \x01(\tR\bpausedBy\x12;\n" +
+	"\vpause_until\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"pauseUntil\x125\n" +
+	"\vresume_rule\x18\r \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
+	"resumeRule\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb7\x01\n" +
@@ -886,19 +946,27 @@ const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\x05ready\x18\x01 \x01(\x04R\x05ready\x12\"\n" +
 	"\rready_is_more\x18\x02 \x01(\bR\vreadyIsMore\x12F\n" +
 	"\x11oldest_ready_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0foldestReadyTime\x12%\n" +
-	"\x0ewaiting_claims\x18\x04 \x01(\rR\rwaitingClaims\"\xe0\x02\n" +
+	"\x0ewaiting_claims\x18\x04 \x01(\rR\rwaitingClaims\"\x99\x04\n" +
 	"\n" +
 	"QueuePatch\x12\x1b\n" +
 	"\x06paused\x18\x01 \x01(\bH\x00R\x06paused\x88\x01\x01\x12&\n" +
 	"\fpause_reason\x18\x02 \x01(\tH\x01R\vpauseReason\x88\x01\x01\x127\n" +
 	"\tretention\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12@\n" +
 	"\x0edead_retention\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rdeadRetention\x12;\n" +
-	"\x06labels\x18\x05 \x03(\v2#.carillon.v1.QueuePatch.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\x05 \x03(\v2#.carillon.v1.QueuePatch.LabelsEntryR\x06labels\x12 \n" +
+	"\tpaused_by\x18\x06 \x01(\tH\x02R\bpausedBy\x88\x01\x01\x12;\n" +
+	"\vpause_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"pauseUntil\x12:\n" +
+	"\vresume_rule\x18\b \x01(\x0e2\x14.carillon.v1.CatchUpH\x03R\n" +
+	"resumeRule\x88\x01\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
 	"\a_pausedB\x0f\n" +
-	"\r_pause_reason\">\n" +
+	"\r_pause_reasonB\f\n" +
+	"\n" +
+	"_paused_byB\x0e\n" +
+	"\f_resume_rule\">\n" +
 	"\x12CreateQueueRequest\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.carillon.v1.QueueR\x05queue\"f\n" +
 	"\x13CreateQueueResponse\x12(\n" +
@@ -972,7 +1040,8 @@ var file_carillon_v1_queue_service_proto_goTypes = []any{
 	nil,                           // 14: carillon.v1.QueuePatch.LabelsEntry
 	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil), // 17: google.protobuf.FieldMask
+	(CatchUp)(0),                  // 17: carillon.v1.CatchUp
+	(*fieldmaskpb.FieldMask)(nil), // 18: google.protobuf.FieldMask
 }
 var file_carillon_v1_queue_service_proto_depIdxs = []int32{
 	15, // 0: carillon.v1.Queue.retention:type_name -> google.protobuf.Duration
@@ -981,32 +1050,36 @@ var file_carillon_v1_queue_service_proto_depIdxs = []int32{
 	16, // 3: carillon.v1.Queue.create_time:type_name -> google.protobuf.Timestamp
 	16, // 4: carillon.v1.Queue.update_time:type_name -> google.protobuf.Timestamp
 	1,  // 5: carillon.v1.Queue.backlog:type_name -> carillon.v1.QueueBacklog
-	16, // 6: carillon.v1.QueueBacklog.oldest_ready_time:type_name -> google.protobuf.Timestamp
-	15, // 7: carillon.v1.QueuePatch.retention:type_name -> google.protobuf.Duration
-	15, // 8: carillon.v1.QueuePatch.dead_retention:type_name -> google.protobuf.Duration
-	14, // 9: carillon.v1.QueuePatch.labels:type_name -> carillon.v1.QueuePatch.LabelsEntry
-	0,  // 10: carillon.v1.CreateQueueRequest.queue:type_name -> carillon.v1.Queue
-	0,  // 11: carillon.v1.CreateQueueResponse.queue:type_name -> carillon.v1.Queue
-	0,  // 12: carillon.v1.GetQueueResponse.queue:type_name -> carillon.v1.Queue
-	0,  // 13: carillon.v1.ListQueuesResponse.queues:type_name -> carillon.v1.Queue
-	2,  // 14: carillon.v1.UpdateQueueRequest.queue:type_name -> carillon.v1.QueuePatch
-	17, // 15: carillon.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	0,  // 16: carillon.v1.UpdateQueueResponse.queue:type_name -> carillon.v1.Queue
-	3,  // 17: carillon.v1.QueueService.CreateQueue:input_type -> carillon.v1.CreateQueueRequest
-	5,  // 18: carillon.v1.QueueService.GetQueue:input_type -> carillon.v1.GetQueueRequest
-	7,  // 19: carillon.v1.QueueService.ListQueues:input_type -> carillon.v1.ListQueuesRequest
-	9,  // 20: carillon.v1.QueueService.UpdateQueue:input_type -> carillon.v1.UpdateQueueRequest
-	11, // 21: carillon.v1.QueueService.DeleteQueue:input_type -> carillon.v1.DeleteQueueRequest
-	4,  // 22: carillon.v1.QueueService.CreateQueue:output_type -> carillon.v1.CreateQueueResponse
-	6,  // 23: carillon.v1.QueueService.GetQueue:output_type -> carillon.v1.GetQueueResponse
-	8,  // 24: carillon.v1.QueueService.ListQueues:output_type -> carillon.v1.ListQueuesResponse
-	10, // 25: carillon.v1.QueueService.UpdateQueue:output_type -> carillon.v1.UpdateQueueResponse
-	12, // 26: carillon.v1.QueueService.DeleteQueue:output_type -> carillon.v1.DeleteQueueResponse
-	22, // [22:27] is the sub-list for method output_type
-	17, // [17:22] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	16, // 6: carillon.v1.Queue.pause_until:type_name -> google.protobuf.Timestamp
+	17, // 7: carillon.v1.Queue.resume_rule:type_name -> carillon.v1.CatchUp
+	16, // 8: carillon.v1.QueueBacklog.oldest_ready_time:type_name -> google.protobuf.Timestamp
+	15, // 9: carillon.v1.QueuePatch.retention:type_name -> google.protobuf.Duration
+	15, // 10: carillon.v1.QueuePatch.dead_retention:type_name -> google.protobuf.Duration
+	14, // 11: carillon.v1.QueuePatch.labels:type_name -> carillon.v1.QueuePatch.LabelsEntry
+	16, // 12: carillon.v1.QueuePatch.pause_until:type_name -> google.protobuf.Timestamp
+	17, // 13: carillon.v1.QueuePatch.resume_rule:type_name -> carillon.v1.CatchUp
+	0,  // 14: carillon.v1.CreateQueueRequest.queue:type_name -> carillon.v1.Queue
+	0,  // 15: carillon.v1.CreateQueueResponse.queue:type_name -> carillon.v1.Queue
+	0,  // 16: carillon.v1.GetQueueResponse.queue:type_name -> carillon.v1.Queue
+	0,  // 17: carillon.v1.ListQueuesResponse.queues:type_name -> carillon.v1.Queue
+	2,  // 18: carillon.v1.UpdateQueueRequest.queue:type_name -> carillon.v1.QueuePatch
+	18, // 19: carillon.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	0,  // 20: carillon.v1.UpdateQueueResponse.queue:type_name -> carillon.v1.Queue
+	3,  // 21: carillon.v1.QueueService.CreateQueue:input_type -> carillon.v1.CreateQueueRequest
+	5,  // 22: carillon.v1.QueueService.GetQueue:input_type -> carillon.v1.GetQueueRequest
+	7,  // 23: carillon.v1.QueueService.ListQueues:input_type -> carillon.v1.ListQueuesRequest
+	9,  // 24: carillon.v1.QueueService.UpdateQueue:input_type -> carillon.v1.UpdateQueueRequest
+	11, // 25: carillon.v1.QueueService.DeleteQueue:input_type -> carillon.v1.DeleteQueueRequest
+	4,  // 26: carillon.v1.QueueService.CreateQueue:output_type -> carillon.v1.CreateQueueResponse
+	6,  // 27: carillon.v1.QueueService.GetQueue:output_type -> carillon.v1.GetQueueResponse
+	8,  // 28: carillon.v1.QueueService.ListQueues:output_type -> carillon.v1.ListQueuesResponse
+	10, // 29: carillon.v1.QueueService.UpdateQueue:output_type -> carillon.v1.UpdateQueueResponse
+	12, // 30: carillon.v1.QueueService.DeleteQueue:output_type -> carillon.v1.DeleteQueueResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_queue_service_proto_init() }
@@ -1014,6 +1087,7 @@ func file_carillon_v1_queue_service_proto_init() {
 	if File_carillon_v1_queue_service_proto != nil {
 		return
 	}
+	file_carillon_v1_job_proto_init()
 	file_carillon_v1_queue_service_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

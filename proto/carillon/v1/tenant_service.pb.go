@@ -32,7 +32,7 @@ type Tenant struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// 1 at creation, +1 with every change. Ignored in requests.
 	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Nothing of it fires or is handed to workers; what is due waits.
+	// Nothing of it fires or is handed to workers; what is due waits. Not answered any more once pause_until has passed.
 	Paused bool `protobuf:"varint,3,opt,name=paused,proto3" json:"paused,omitempty"`
 	// Why, for people. At most 1,024 bytes.
 	PauseReason string `protobuf:"bytes,4,opt,name=pause_reason,json=pauseReason,proto3" json:"pause_reason,omitempty"`
@@ -45,7 +45,14 @@ type Tenant struct {
 	// When it was created. Ignored in requests.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When it last changed. Ignored in requests.
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// Who paused it, for people. At most 256 bytes.
+	PausedBy string `protobuf:"bytes,10,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
+	// When it resumes by itself: later than now, at most 100 years ahead. Unset: when somebody resumes it.
+	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
+	// What becomes of the occurrences of recurring jobs that fall due while it is paused: skip them all, run the latest of
+	// each job, run all. Unspecified: as each job's catch_up says. What is ready by then, and one-shots, run in any case.
+	ResumeRule    CatchUp `protobuf:"varint,12,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -143,18 +150,45 @@ func (x *Tenant) GetUpdateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Tenant) GetPausedBy() string {
+	if x != nil {
+		return x.PausedBy
+	}
+	return ""
+}
+
+func (x *Tenant) GetPauseUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PauseUntil
+	}
+	return nil
+}
+
+func (x *Tenant) GetResumeRule() CatchUp {
+	if x != nil {
+		return x.ResumeRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
 // TenantPatch names what an update changes. A field is changed if update_mask names it or, with an empty update_mask, if it
 // is present here. labels replaces the whole map; to clear it, name it in update_mask.
 type TenantPatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pauses or resumes.
+	// Pauses or resumes. A pause that names no reason, by whom, until when or rule has none.
 	Paused *bool `protobuf:"varint,1,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
 	// Why, for people.
 	PauseReason *string `protobuf:"bytes,2,opt,name=pause_reason,json=pauseReason,proto3,oneof" json:"pause_reason,omitempty"`
 	// New retention; named in update_mask but unset: the default.
 	Retention *durationpb.Duration `protobuf:"bytes,3,opt,name=retention,proto3" json:"retention,omitempty"`
 	// New labels, all of them.
-	Labels        map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Who pauses it, for people.
+	PausedBy *string `protobuf:"bytes,6,opt,name=paused_by,json=pausedBy,proto3,oneof" json:"paused_by,omitempty"`
+	// When it resumes by itself.
+	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
+	// What becomes of what fell due meanwhile; with a resume, in place of the rule that the pause named.
+	ResumeRule    *CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp,oneof" json:"resume_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -215,6 +249,27 @@ func (x *TenantPatch) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *TenantPatch) GetPausedBy() string {
+	if x != nil && x.PausedBy != nil {
+		return *x.PausedBy
+	}
+	return ""
+}
+
+func (x *TenantPatch) GetPauseUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PauseUntil
+	}
+	return nil
+}
+
+func (x *TenantPatch) GetResumeRule() CatchUp {
+	if x != nil && x.ResumeRule != nil {
+		return *x.ResumeRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
 }
 
 // CreateTenantRequest is a tenant to create.
@@ -772,7 +827,7 @@ var File_carillon_v1_tenant_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_tenant_service_proto_rawDesc = "" +
 	"\n" +
-	" carillon/v1/tenant_service.proto\x12\vcarillon.v1\x1a\x1bcarillon/v1/execution.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb4\x03\n" +
+	" carillon/v1/tenant_service.proto\x12\vcarillon.v1\x1a\x1bcarillon/v1/execution.proto\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -784,20 +839,34 @@ const file_carillon_v1_tenant_service_proto_rawDesc = "" +
 	"\vcreate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\x1a9\n" +
+	"updateTime\x12\x1b\n" +
+	"\tpaused_by\x18\n" +
+	" \x01(\tR\bpausedBy\x12;\n" +
+	"\vpause_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"pauseUntil\x125\n" +
+	"\vresume_rule\x18\f \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
+	"resumeRule\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa6\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x03\n" +
 	"\vTenantPatch\x12\x1b\n" +
 	"\x06paused\x18\x01 \x01(\bH\x00R\x06paused\x88\x01\x01\x12&\n" +
 	"\fpause_reason\x18\x02 \x01(\tH\x01R\vpauseReason\x88\x01\x01\x127\n" +
 	"\tretention\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12<\n" +
-	"\x06labels\x18\x05 \x03(\v2$.carillon.v1.TenantPatch.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\x05 \x03(\v2$.carillon.v1.TenantPatch.LabelsEntryR\x06labels\x12 \n" +
+	"\tpaused_by\x18\x06 \x01(\tH\x02R\bpausedBy\x88\x01\x01\x12;\n" +
+	"\vpause_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"pauseUntil\x12:\n" +
+	"\vresume_rule\x18\b \x01(\x0e2\x14.carillon.v1.CatchUpH\x03R\n" +
+	"resumeRule\x88\x01\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
 	"\a_pausedB\x0f\n" +
-	"\r_pause_reasonJ\x04\b\x04\x10\x05\"B\n" +
+	"\r_pause_reasonB\f\n" +
+	"\n" +
+	"_paused_byB\x0e\n" +
+	"\f_resume_ruleJ\x04\b\x04\x10\x05\"B\n" +
 	"\x13CreateTenantRequest\x12+\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x13.carillon.v1.TenantR\x06tenant\"j\n" +
 	"\x14CreateTenantResponse\x12+\n" +
@@ -867,39 +936,44 @@ var file_carillon_v1_tenant_service_proto_goTypes = []any{
 	nil,                           // 13: carillon.v1.TenantPatch.LabelsEntry
 	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil), // 16: google.protobuf.FieldMask
-	(*Task)(nil),                  // 17: carillon.v1.Task
+	(CatchUp)(0),                  // 16: carillon.v1.CatchUp
+	(*fieldmaskpb.FieldMask)(nil), // 17: google.protobuf.FieldMask
+	(*Task)(nil),                  // 18: carillon.v1.Task
 }
 var file_carillon_v1_tenant_service_proto_depIdxs = []int32{
 	14, // 0: carillon.v1.Tenant.retention:type_name -> google.protobuf.Duration
 	12, // 1: carillon.v1.Tenant.labels:type_name -> carillon.v1.Tenant.LabelsEntry
 	15, // 2: carillon.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
 	15, // 3: carillon.v1.Tenant.update_time:type_name -> google.protobuf.Timestamp
-	14, // 4: carillon.v1.TenantPatch.retention:type_name -> google.protobuf.Duration
-	13, // 5: carillon.v1.TenantPatch.labels:type_name -> carillon.v1.TenantPatch.LabelsEntry
-	0,  // 6: carillon.v1.CreateTenantRequest.tenant:type_name -> carillon.v1.Tenant
-	0,  // 7: carillon.v1.CreateTenantResponse.tenant:type_name -> carillon.v1.Tenant
-	0,  // 8: carillon.v1.GetTenantResponse.tenant:type_name -> carillon.v1.Tenant
-	0,  // 9: carillon.v1.ListTenantsResponse.tenants:type_name -> carillon.v1.Tenant
-	1,  // 10: carillon.v1.UpdateTenantRequest.tenant:type_name -> carillon.v1.TenantPatch
-	16, // 11: carillon.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
-	0,  // 12: carillon.v1.UpdateTenantResponse.tenant:type_name -> carillon.v1.Tenant
-	17, // 13: carillon.v1.DeleteTenantResponse.task:type_name -> carillon.v1.Task
-	2,  // 14: carillon.v1.TenantService.CreateTenant:input_type -> carillon.v1.CreateTenantRequest
-	4,  // 15: carillon.v1.TenantService.GetTenant:input_type -> carillon.v1.GetTenantRequest
-	6,  // 16: carillon.v1.TenantService.ListTenants:input_type -> carillon.v1.ListTenantsRequest
-	8,  // 17: carillon.v1.TenantService.UpdateTenant:input_type -> carillon.v1.UpdateTenantRequest
-	10, // 18: carillon.v1.TenantService.DeleteTenant:input_type -> carillon.v1.DeleteTenantRequest
-	3,  // 19: carillon.v1.TenantService.CreateTenant:output_type -> carillon.v1.CreateTenantResponse
-	5,  // 20: carillon.v1.TenantService.GetTenant:output_type -> carillon.v1.GetTenantResponse
-	7,  // 21: carillon.v1.TenantService.ListTenants:output_type -> carillon.v1.ListTenantsResponse
-	9,  // 22: carillon.v1.TenantService.UpdateTenant:output_type -> carillon.v1.UpdateTenantResponse
-	11, // 23: carillon.v1.TenantService.DeleteTenant:output_type -> carillon.v1.DeleteTenantResponse
-	19, // [19:24] is the sub-list for method output_type
-	14, // [14:19] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	15, // 4: carillon.v1.Tenant.pause_until:type_name -> google.protobuf.Timestamp
+	16, // 5: carillon.v1.Tenant.resume_rule:type_name -> carillon.v1.CatchUp
+	14, // 6: carillon.v1.TenantPatch.retention:type_name -> google.protobuf.Duration
+	13, // 7: carillon.v1.TenantPatch.labels:type_name -> carillon.v1.TenantPatch.LabelsEntry
+	15, // 8: carillon.v1.TenantPatch.pause_until:type_name -> google.protobuf.Timestamp
+	16, // 9: carillon.v1.TenantPatch.resume_rule:type_name -> carillon.v1.CatchUp
+	0,  // 10: carillon.v1.CreateTenantRequest.tenant:type_name -> carillon.v1.Tenant
+	0,  // 11: carillon.v1.CreateTenantResponse.tenant:type_name -> carillon.v1.Tenant
+	0,  // 12: carillon.v1.GetTenantResponse.tenant:type_name -> carillon.v1.Tenant
+	0,  // 13: carillon.v1.ListTenantsResponse.tenants:type_name -> carillon.v1.Tenant
+	1,  // 14: carillon.v1.UpdateTenantRequest.tenant:type_name -> carillon.v1.TenantPatch
+	17, // 15: carillon.v1.UpdateTenantRequest.update_mask:type_name -> google.protobuf.FieldMask
+	0,  // 16: carillon.v1.UpdateTenantResponse.tenant:type_name -> carillon.v1.Tenant
+	18, // 17: carillon.v1.DeleteTenantResponse.task:type_name -> carillon.v1.Task
+	2,  // 18: carillon.v1.TenantService.CreateTenant:input_type -> carillon.v1.CreateTenantRequest
+	4,  // 19: carillon.v1.TenantService.GetTenant:input_type -> carillon.v1.GetTenantRequest
+	6,  // 20: carillon.v1.TenantService.ListTenants:input_type -> carillon.v1.ListTenantsRequest
+	8,  // 21: carillon.v1.TenantService.UpdateTenant:input_type -> carillon.v1.UpdateTenantRequest
+	10, // 22: carillon.v1.TenantService.DeleteTenant:input_type -> carillon.v1.DeleteTenantRequest
+	3,  // 23: carillon.v1.TenantService.CreateTenant:output_type -> carillon.v1.CreateTenantResponse
+	5,  // 24: carillon.v1.TenantService.GetTenant:output_type -> carillon.v1.GetTenantResponse
+	7,  // 25: carillon.v1.TenantService.ListTenants:output_type -> carillon.v1.ListTenantsResponse
+	9,  // 26: carillon.v1.TenantService.UpdateTenant:output_type -> carillon.v1.UpdateTenantResponse
+	11, // 27: carillon.v1.TenantService.DeleteTenant:output_type -> carillon.v1.DeleteTenantResponse
+	23, // [23:28] is the sub-list for method output_type
+	18, // [18:23] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_tenant_service_proto_init() }
@@ -908,6 +982,7 @@ func file_carillon_v1_tenant_service_proto_init() {
 		return
 	}
 	file_carillon_v1_execution_proto_init()
+	file_carillon_v1_job_proto_init()
 	file_carillon_v1_tenant_service_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

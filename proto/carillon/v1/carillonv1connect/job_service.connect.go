@@ -79,11 +79,12 @@ type JobServiceClient interface {
 	// forbids it. In REST the body is the JobPatch (its fields are the named ones), expected_version is a query parameter,
 	// and the answer is the job itself.
 	UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error)
-	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job changes nothing. Fails with
-	// not_found, aborted, or failed_precondition if the job is exhausted. In REST the answer is the job itself.
+	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job replaces why, by whom, until when and
+	// with which rule, and nothing else. Fails with not_found, aborted, or failed_precondition if the job is exhausted. In REST
+	// the answer is the job itself.
 	PauseJob(context.Context, *connect.Request[v1.PauseJobRequest]) (*connect.Response[v1.PauseJobResponse], error)
-	// ResumeJob undoes a pause: what is held becomes ready again, the cadence is the old one. Resuming an active job
-	// changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
+	// ResumeJob undoes a pause: what is held becomes ready again, what fell due meanwhile goes by the resume rule, the cadence
+	// is the old one. Resuming an active job changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
 	ResumeJob(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.ResumeJobResponse], error)
 	// DeleteJob cancels what waits, tells what runs to stop, and leaves a tombstone for at least 24 h. Fails with
 	// not_found or aborted. In REST the answer is the job itself.
@@ -270,11 +271,12 @@ type JobServiceHandler interface {
 	// forbids it. In REST the body is the JobPatch (its fields are the named ones), expected_version is a query parameter,
 	// and the answer is the job itself.
 	UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error)
-	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job changes nothing. Fails with
-	// not_found, aborted, or failed_precondition if the job is exhausted. In REST the answer is the job itself.
+	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job replaces why, by whom, until when and
+	// with which rule, and nothing else. Fails with not_found, aborted, or failed_precondition if the job is exhausted. In REST
+	// the answer is the job itself.
 	PauseJob(context.Context, *connect.Request[v1.PauseJobRequest]) (*connect.Response[v1.PauseJobResponse], error)
-	// ResumeJob undoes a pause: what is held becomes ready again, the cadence is the old one. Resuming an active job
-	// changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
+	// ResumeJob undoes a pause: what is held becomes ready again, what fell due meanwhile goes by the resume rule, the cadence
+	// is the old one. Resuming an active job changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
 	ResumeJob(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.ResumeJobResponse], error)
 	// DeleteJob cancels what waits, tells what runs to stop, and leaves a tombstone for at least 24 h. Fails with
 	// not_found or aborted. In REST the answer is the job itself.

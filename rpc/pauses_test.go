@@ -1,0 +1,137 @@
+package rpc
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+const latest, none = carillonv1.CatchUp_CATCH_UP_LATEST, carillonv1.CatchUp_CATCH_UP_NONE
+
+func TestPauseRules(t *testing.T) {
+	s := newScene(t, 2)
+	until := timestamppb.New(time.UnixMilli(startMS + 60_000))
+	rule := &carillonv1.PauseRule{
+		Id: "freeze", Tenant: "acme", Label: []string{"team=a", "tier"}, Reason: "release", PausedBy: "ann@desk", Until: until,
+		ResumeRule: latest,
+	}
+	created := must(s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{Rule: rule}))
+	got := created.Rule
+	if got.Version != 1 || got.Over || got.CreateTime == nil || got.Reason != "release" || got.PausedBy != "ann@desk" ||
+		!slices.Equal(got.Label, rule.Label) || !proto.Equal(got.Until, until) || got.ResumeRule != latest || got.Tenant != "acme" {
+		t.Errorf("created %v", got)
+	}
+	again := proto.CloneOf(rule)
+	slices.Reverse(again.Label)
+	if res := must(s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{Rule: again})); !proto.Equal(res, created) {
+		t.Errorf("the retry got %v", res)
+	}
+	again.ResumeRule = none
+	_, err := s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{Rule: again})
+	wantCode(t, err, connect.CodeAlreadyExists)
+	made := must(s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{Rule: &carillonv1.PauseRule{Label: []string{"x="}}}))
+	if made.Rule.Id == "" || made.Rule.Tenant != "" || made.Rule.Label[0] != "x=" {
+		t.Errorf("made %v", made)
+	}
+
+	first := must(s.listPauseRules(t.Context(), &carillonv1.ListPauseRulesRequest{PageSize: 1}))
+	rest := must(s.listPauseRules(t.Context(), &carillonv1.ListPauseRulesRequest{PageSize: 1, PageToken: first.NextPageToken}))
+	if len(first.Rules)+len(rest.Rules) != 2 || rest.NextPageToken != "" || first.Rules[0].Id >= rest.Rules[0].Id {
+		t.Errorf("pages %v and %v", first, rest)
+	}
+	s.b.pass(60_000)
+	if got := must(s.getPauseRule(t.Context(), &carillonv1.GetPauseRuleRequest{Id: "freeze"})).Rule; !got.Over {
+		t.Errorf("its time has passed: %v", got)
+	}
+	_, err = s.deletePauseRule(t.Context(), &carillonv1.DeletePauseRuleRequest{Id: "freeze", ExpectedVersion: 7})
+	wantCode(t, err, connect.CodeAborted)
+	must(s.deletePauseRule(t.Context(), &carillonv1.DeletePauseRuleRequest{Id: "freeze", ExpectedVersion: 1, ResumeRule: none}))
+	if gone := s.b.rules["freeze"]; !gone.Deleted || gone.Pause.Resume != 1 || len(gone.Labels) != 0 {
+		t.Errorf("the tombstone is %v", gone)
+	}
+	for _, err := range []error{
+		second(s.getPauseRule(t.Context(), &carillonv1.GetPauseRuleRequest{Id: "freeze"})),
+		second(s.deletePauseRule(t.Context(), &carillonv1.DeletePauseRuleRequest{Id: "freeze"})),
+	} {
+		wantCode(t, err, connect.CodeNotFound)
+	}
+}
+
+func TestPauseRulesAreChecked(t *testing.T) {
+	s := newScene(t, 1)
+	for field, rule := range map[string]*carillonv1.PauseRule{
+		"rule":             nil,
+		"rule.label":       {},
+		"rule.id":          {Id: "a/b", Label: []string{"k"}},
+		"rule.tenant":      {Tenant: "a b", Label: []string{"k"}},
+		"rule.paused_by":   {PausedBy: chars(257), Label: []string{"k"}},
+		"rule.until":       {Until: timestamppb.New(time.UnixMilli(startMS)), Label: []string{"k"}},
+		"rule.resume_rule": {ResumeRule: 9, Label: []string{"k"}},
+	} {
+		_, err := s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{Rule: rule})
+		wantViolation(t, err, field)
+	}
+}
+
+// TestPausedByWhomUntilWhen: of a job, a queue and a tenant alike.
+func TestPausedByWhomUntilWhen(t *testing.T) {
+	s := newScene(t, 1)
+	until := timestamppb.New(time.UnixMilli(startMS + 60_000))
+	s.create(&carillonv1.JobSpec{Id: "j", Schedule: every(&carillonv1.Every{Interval: durationpb.New(time.Hour)})})
+	j := must(s.pauseJob(t.Context(), &carillonv1.PauseJobRequest{
+		Id: "j", Reason: "why", PausedBy: "ann", Until: until, ResumeRule: none, IdempotencyKey: "k",
+	})).Job
+	if j.PausedBy != "ann" || !proto.Equal(j.PauseUntil, until) || j.ResumeRule != none || j.PauseReason != "why" {
+		t.Errorf("paused %v", j)
+	}
+	_, err := s.pauseJob(t.Context(), &carillonv1.PauseJobRequest{Id: "j", Until: timestamppb.New(time.UnixMilli(startMS - 1))})
+	wantCode(t, err, connect.CodeInvalidArgument)
+	queue := func(patch *carillonv1.QueuePatch, paths ...string) *carillonv1.Queue {
+		t.Helper()
+		return must(s.updateQueue(t.Context(), &carillonv1.UpdateQueueRequest{
+			Name: "q", Queue: patch, UpdateMask: &fieldmaskpb.FieldMask{Paths: paths},
+		})).Queue
+	}
+	yes, no, reason, by, rule := true, false, "why", "ann", latest
+	must(s.createQueue(t.Context(), &carillonv1.CreateQueueRequest{Queue: &carillonv1.Queue{Name: "q"}}))
+	q := queue(&carillonv1.QueuePatch{Paused: &yes, PauseReason: &reason, PausedBy: &by, PauseUntil: until, ResumeRule: &rule})
+	if !q.Paused || q.PausedBy != by || !proto.Equal(q.PauseUntil, until) || q.ResumeRule != latest {
+		t.Errorf("paused %v", q)
+	}
+	if q = queue(&carillonv1.QueuePatch{}, "labels"); !q.Paused || q.PausedBy != by || q.PauseReason != reason {
+		t.Errorf("an unrelated change made it %v", q)
+	}
+	must(s.createTenant(t.Context(), &carillonv1.CreateTenantRequest{Tenant: &carillonv1.Tenant{
+		Name: "acme", Paused: true, PausedBy: by, PauseUntil: until, ResumeRule: none,
+	}}))
+	s.b.pass(60_000)
+	if j := s.job("j"); j.State != carillonv1.JobState_JOB_STATE_ACTIVE || j.PausedBy != "" || j.Version != 3 {
+		t.Errorf("its pause has ended: %v", j)
+	}
+	first := must(s.pauseJob(t.Context(), &carillonv1.PauseJobRequest{
+		Id: "j", Reason: "why", PausedBy: "ann", Until: until, ResumeRule: none, IdempotencyKey: "k",
+	})).Job
+	if first.Version != 2 || first.State != carillonv1.JobState_JOB_STATE_PAUSED {
+		t.Errorf("the retry of a pause that has ended got %v", first)
+	}
+	if q := must(s.getQueue(t.Context(), &carillonv1.GetQueueRequest{Name: "q"})).Queue; q.Paused || q.PausedBy != "" || q.PauseReason != "" {
+		t.Errorf("its pause has ended: %v", q)
+	}
+	if tenant := must(s.getTenant(t.Context(), &carillonv1.GetTenantRequest{Name: "acme"})).Tenant; tenant.Paused || tenant.PauseUntil != nil {
+		t.Errorf("its pause has ended: %v", tenant)
+	}
+	if q = queue(&carillonv1.QueuePatch{Paused: &yes}); !q.Paused || q.PauseUntil != nil || q.PausedBy != "" || q.ResumeRule != 0 {
+		t.Errorf("paused anew %v", q)
+	}
+	if q = queue(&carillonv1.QueuePatch{Paused: &no, ResumeRule: &rule}); q.Paused || s.b.queues["q"].Pause.Resume != 2 {
+		t.Errorf("resumed by another rule: %v, kept as %v", q, s.b.queues["q"])
+	}
+}

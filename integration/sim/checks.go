@@ -54,9 +54,19 @@ func (k *checks) created(c *cluster, shard uint32, id uint64, on string) {
 	k.owners[at] = on
 }
 
-// gone: from now on no replica up to this id may be on the store.
-func (k *checks) gone(shard uint32, id uint64, from string) {
+// gone: from now on no replica up to this id may be on the store, nor in its group.
+func (k *checks) gone(c *cluster, shard uint32, id uint64, from string) {
 	k.removed[seatOf(shard, from)] = max(id, k.removed[seatOf(shard, from)])
+	k.countsOnNobody(c, shard, k.confs[[2]uint64{uint64(shard), k.highest[shard]}])
+}
+
+// countsOnNobody: R7, no replica that is gone is in the last configuration of its group.
+func (k *checks) countsOnNobody(c *cluster, shard uint32, conf replica.Conf) {
+	for _, id := range slices.Concat(conf.Voters, conf.Outgoing, conf.Learners) {
+		if owner := k.owners[[2]uint64{uint64(shard), id}]; id <= k.removed[seatOf(shard, owner)] {
+			c.fail("R7: replica %d of shard %d is gone from %s and in its group: %+v", id, shard, owner, conf)
+		}
+	}
 }
 
 func seatOf(shard uint32, store string) string { return fmt.Sprintf("%d on %s", shard, store) }
@@ -182,7 +192,11 @@ func (k *checks) workedShard(n *node, r replica.Inspection) {
 
 // configured: R8, one configuration at an index, and those that follow on each other have majorities that meet.
 func (k *checks) configured(n *node, at [2]uint64, r replica.Inspection) {
-	if conf, ok := k.confs[at]; ok && !sameConf(conf, r.Conf) {
+	conf, ok := k.confs[at]
+	if !ok && r.Applied == k.highest[r.Shard] {
+		k.countsOnNobody(n.c, r.Shard, r.Conf)
+	}
+	if ok && !sameConf(conf, r.Conf) {
 		n.c.fail("R8: shard %d at %d: %s has configuration %+v, elsewhere it is %+v", r.Shard, r.Applied, n, r.Conf, conf)
 	}
 	k.confs[at] = r.Conf

@@ -30,6 +30,7 @@ const (
 	DiskFull
 	DiskSlow
 	DiskWiped
+	NodeLost
 	Paused
 	ClockStepped
 	PlaneAway
@@ -39,10 +40,12 @@ const (
 	LapsedLate
 	EventLate
 	EventRepeated
+	ToldLate
 	ControllerChanged
 	Drained
 	// What came of it.
 	ShardMoved
+	ReplicaWantedAgain
 	ReplicaMade
 	ReplicaRemoved
 	ConfChanged
@@ -65,10 +68,10 @@ func (k Kind) String() string {
 		"jobs created", "jobs updated", "jobs deleted", "jobs triggered", "executions cancelled", "leases", "completions",
 		"stale words refused", "leases lost", "acknowledgements", "retries", "elections",
 		"frames dropped", "frames repeated", "frames delayed", "cuts", "cuts of one direction", "crashes before a sync",
-		"crashes after a sync", "commits lost", "disks failed", "disks full", "disks slow", "disks wiped", "pauses", "clock steps",
+		"crashes after a sync", "commits lost", "disks failed", "disks full", "disks slow", "disks wiped", "nodes lost", "pauses", "clock steps",
 		"control plane away", "control plane cut off", "answers lost", "leases lapsed early", "leases lapsed late", "events late",
-		"events repeated", "controllers changed", "drains",
-		"shards moved", "replicas made", "replicas removed", "configurations changed", "snapshots sent", "snapshots installed",
+		"events repeated", "shards told late", "controllers changed", "drains",
+		"shards moved", "replicas wanted again", "replicas made", "replicas removed", "configurations changed", "snapshots sent", "snapshots installed",
 		"logs truncated", "leaders transferred", "reads at followers", "looks at rows",
 		"expansions", "expansions out of date", "missed instants passed over", "shards brought to newer zone data",
 	}[k]

@@ -37,6 +37,8 @@ type node struct {
 	// syncDelay is the longest a sync takes; failed: the disk answers nothing but errors; full: it will until there is room.
 	syncDelay    int64
 	failed, full bool
+	// lost: it never comes back, nor does anybody under its name.
+	lost bool
 
 	turnDue bool
 	waits   []replica.Turn
@@ -111,7 +113,7 @@ func (n *node) every(d int64, do func()) {
 
 // start opens what is on the disk. A disk that fails keeps the node down, which tries again.
 func (n *node) start() {
-	if n.core != nil {
+	if n.core != nil || n.lost {
 		return
 	}
 	if n.full && n.c.trouble {
@@ -173,7 +175,7 @@ func (n *node) crash(down int64) {
 // tick is every 100 ms.
 func (n *node) tick() {
 	n.core.Tick()
-	for _, other := range n.c.nodes {
+	for _, other := range n.c.peers {
 		if other == n {
 			continue
 		}

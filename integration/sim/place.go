@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"maps"
 	"reflect"
 
 	"github.com/carillon-scheduler/carillon/node/control"
@@ -33,27 +34,30 @@ func sameView(a, b control.View) bool { return reflect.DeepEqual(a, b) }
 // learn takes in what stands in the control plane.
 func (n *node) learn(version uint64, view control.View) {
 	n.placement.version = version
-	for _, s := range view.Wanted {
-		n.placement.wanted[s.ID] = s
-	}
-	heardActual := func() {
-		if n.placement.version != version {
-			return // of something later by now
-		}
-		for _, shard := range n.c.shardIDs() {
-			if a, ok := view.Actual[shard]; ok {
-				n.placement.actual[shard] = a
+	heard := func(hear func()) func() {
+		return func() {
+			if n.placement.version == version { // else of something later by now
+				hear()
+				n.reconcile()
 			}
 		}
-		n.reconcile()
 	}
+	first := heard(func() {
+		for _, s := range view.Wanted {
+			n.placement.wanted[s.ID] = s
+		}
+	})
+	second := heard(func() { maps.Copy(n.placement.actual, view.Actual) })
 	// What is wanted and what is are two watches: one may be ahead of the other.
+	if n.c.chance(2) {
+		first, second = second, first
+	}
+	first()
 	if n.c.chance(10) {
-		n.reconcile()
-		n.after(n.c.between(millisecond, 500*millisecond), heardActual)
+		n.after(n.c.between(millisecond, 500*millisecond), second)
 		return
 	}
-	heardActual()
+	second()
 }
 
 // reconcile makes the replicas here those that are wanted, as package node does.
@@ -97,7 +101,7 @@ func (n *node) remove(shard uint32, id uint64) {
 		if err != nil || n.life != life {
 			return
 		}
-		n.c.checks.gone(shard, id, n.store)
+		n.c.checks.gone(n.c, shard, id, n.store)
 		delete(n.placement.going, shard)
 		n.after(millisecond, n.reconcile)
 	})
@@ -144,7 +148,12 @@ func (n *node) changed(e replica.Event) {
 	want.ID = e.Shard
 	n.c.logf("%s tells that shard %d has come to generation %d under %d: %+v", n, e.Shard, e.Gen, e.Term, e.Conf)
 	n.placement.untold[e.Shard] = control.ActualOf(want, n.placement.actual[e.Shard], e.Term, e.Gen, e.Conf.Voters, e.Conf.Learners)
-	n.after(n.c.between(millisecond, 50*millisecond), n.publish)
+	delay := n.c.between(millisecond, 50*millisecond)
+	if n.c.chance(5) {
+		n.c.count(ToldLate)
+		delay = n.c.between(second, 15*second)
+	}
+	n.after(delay, n.publish)
 }
 
 // publish tells the control plane how the groups led here are, again if it was not heard.

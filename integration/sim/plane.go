@@ -212,6 +212,7 @@ func (p *plane) tell(n *node, version uint64, view control.View) {
 	}
 	n.c.after(delay, func() {
 		switch {
+		case n.lost:
 		case !n.live() || p.away || p.cut[n.name]:
 			p.tell(n, version, view)
 		case version >= n.placement.version:
@@ -260,7 +261,11 @@ func (p *plane) govern(c *cluster) {
 		p.age(c, view)
 		plan, transfers := control.Place(view), control.BalanceLeaders(view)
 		// What was decided is done a while later, whoever is the controller by then.
-		n.after(c.between(millisecond, 200*millisecond), func() { p.carryOut(n, term, plan, transfers) })
+		delay := c.between(millisecond, 200*millisecond)
+		if c.chance(5) {
+			delay = c.between(millisecond, 3*second)
+		}
+		n.after(delay, func() { p.carryOut(n, term, view, plan, transfers) })
 		return
 	}
 }
@@ -278,7 +283,7 @@ func (p *plane) age(c *cluster, view control.View) {
 	}
 }
 
-func (p *plane) carryOut(n *node, term *control.Term, plan control.Plan, transfers []control.Transfer) {
+func (p *plane) carryOut(n *node, term *control.Term, view control.View, plan control.Plan, transfers []control.Transfer) {
 	s := p.reach(n)
 	if s == nil {
 		return
@@ -289,19 +294,29 @@ func (p *plane) carryOut(n *node, term *control.Term, plan control.Plan, transfe
 		}
 	}
 	for _, next := range plan.Changes {
-		err := s.plane.ChangeShard(context.Background(), term, next, next.Gen-1)
+		err := s.plane.ChangeShard(context.Background(), term, next, view.BasisOf(next))
 		var gen *control.GenError
-		if p.odd(err) && !errors.As(err, &gen) {
+		if p.odd(err) && !errors.As(err, &gen) && !errors.Is(err, control.ErrMoved) {
 			n.c.fail("controller %s: %w", n.name, err)
 		}
 		if err == nil {
 			n.c.count(ShardMoved)
+			n.c.countAgain(view.Wanted[next.ID-1], next)
 			n.c.logf("controller %s wants shard %d: %+v", n.name, next.ID, next)
 		}
 	}
 	p.done(n.c)
 	for _, t := range transfers {
 		n.c.transfer(t.Shard, t.To)
+	}
+}
+
+// countAgain counts the replicas of next that were given up before standing, on which it follows.
+func (c *cluster) countAgain(standing, next control.Shard) {
+	for _, r := range next.Replicas {
+		if r.RID < standing.NextRID && !slices.Contains(standing.Replicas, r) {
+			c.count(ReplicaWantedAgain)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/carillon-scheduler/carillon/node/control"
@@ -112,6 +113,8 @@ type cluster struct {
 
 	shards uint32
 	nodes  []*node
+	// peers are the nodes and those that were lost for good.
+	peers  []*node
 	net    network
 	plane  plane
 	checks checks
@@ -228,6 +231,7 @@ func (c *cluster) form(count int) error {
 	for i := range count {
 		c.nodes = append(c.nodes, newNode(c, fmt.Sprintf("n%d", i+1)))
 	}
+	c.peers = slices.Clone(c.nodes)
 	first := c.nodes[:3]
 	seed := control.Seed{ClusterID: clusterID, Shards: int(c.shards)}
 	for _, n := range first {

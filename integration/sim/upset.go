@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/carillon-scheduler/carillon/node/control"
 	"github.com/carillon-scheduler/carillon/node/replica"
@@ -17,7 +18,7 @@ func (c *cluster) upset() {
 	c.after(c.between(20*millisecond, 800*millisecond), c.upset)
 	n := c.nodes[c.rng.IntN(len(c.nodes))]
 	other := c.nodes[c.rng.IntN(len(c.nodes))]
-	switch c.rng.IntN(15) {
+	switch c.rng.IntN(16) {
 	case 0:
 		if n.up() {
 			n.crash(c.downtime())
@@ -55,6 +56,8 @@ func (c *cluster) upset() {
 		c.drain(n)
 	case 13, 14:
 		c.transfer(1+uint32(c.rng.IntN(int(c.shards))), other.store)
+	case 15:
+		c.loseNode(n)
 	}
 }
 
@@ -194,6 +197,50 @@ func (n *node) lose() {
 	}
 	n.newDisk(c.plane.newStore(n.name))
 	c.after(c.downtime(), n.start)
+}
+
+// loseNode takes a node away for good where three are left, most often while it takes over a replica.
+func (c *cluster) loseNode(n *node) {
+	if len(c.nodes) <= 3 || !c.mayLose(n) || !c.takesOver(n) && c.rng.IntN(8) > 0 {
+		return
+	}
+	c.count(NodeLost)
+	c.logf("%s is lost for good", n)
+	c.checks.lost[n.store] = n.engine
+	if n.up() {
+		n.end(0)
+	}
+	n.life++
+	n.lost = true
+	c.nodes = slices.DeleteFunc(c.nodes, func(other *node) bool { return other == n })
+}
+
+// mayLose says that no shard lacks another disk than n's, in any configuration that its group may have.
+func (c *cluster) mayLose(n *node) bool {
+	for _, s := range c.plane.view.Wanted {
+		members := s.Replicas
+		if a := c.plane.view.Actual[s.ID]; a.Gen != s.Gen {
+			members = slices.Concat(s.Replicas, s.Dropped, a.Voters)
+		}
+		for _, r := range members {
+			if r.Store != n.store && c.byStore(r.Store) == nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// takesOver says that a shard is on its way to n.
+func (c *cluster) takesOver(n *node) bool {
+	for _, s := range c.plane.view.Wanted {
+		on := func(r control.Replica) bool { return r.Store == n.store }
+		a, told := c.plane.view.Actual[s.ID]
+		if told && a.Gen != s.Gen && slices.ContainsFunc(s.Replicas, on) && !slices.ContainsFunc(a.Voters, on) {
+			return true
+		}
+	}
+	return false
 }
 
 // forget is the fault AmnesiacVoter: the disk comes back empty, and the node goes on as the replicas it had.

@@ -154,14 +154,15 @@ func (c *Controller) round(ctx context.Context, term *Term) error {
 	}
 	now := time.Now()
 	c.sightings.Observe(v.Stores, now)
-	if err := c.place(ctx, term, Place(v)); err != nil {
+	if err := c.place(ctx, term, v); err != nil {
 		return err
 	}
 	c.balance(ctx, v, now)
 	return c.replaceVoter(ctx, v)
 }
 
-func (c *Controller) place(ctx context.Context, term *Term, plan Plan) error {
+func (c *Controller) place(ctx context.Context, term *Term, v View) error {
+	plan := Place(v)
 	for _, store := range plan.Gone {
 		if err := c.cfg.Plane.SetStoreState(ctx, term, store, StoreGone); err != nil {
 			return err
@@ -169,7 +170,11 @@ func (c *Controller) place(ctx context.Context, term *Term, plan Plan) error {
 		c.cfg.Logger.Warn("store is gone: its node is back with another one", "store", store)
 	}
 	for _, next := range plan.Changes {
-		if err := c.cfg.Plane.ChangeShard(ctx, term, next, next.Gen-1); err != nil {
+		err := c.cfg.Plane.ChangeShard(ctx, term, next, v.BasisOf(next))
+		if errors.Is(err, ErrMoved) {
+			continue // the watch that tells of it has this looked at again
+		}
+		if err != nil {
 			return err
 		}
 		c.cfg.Logger.Info("shard is to change its replicas", "shard", next.ID, "generation", next.Gen, "replicas", fmt.Sprint(next.Replicas))

@@ -168,7 +168,7 @@ func (p *Etcd) setStoreState(ctx context.Context, term *Term, key string, state 
 			return ErrStoreGone
 		}
 		record.State = state
-		if done, err := p.guarded(ctx, term, key, revision, clientv3.OpPut(key, encodeJSON(record))); done || err != nil {
+		if done, err := p.guarded(ctx, term, clientv3.OpPut(key, encodeJSON(record)), standsAt(key, revision)); done || err != nil {
 			return err
 		}
 	}
@@ -200,38 +200,58 @@ func (p *Etcd) WatchShards(ctx context.Context, fn func(Shard)) error {
 // removedByHand is about keys that we never remove: whoever was told of them keeps the last value.
 func removedByHand(key string) error { return fmt.Errorf("%s was removed from etcd by hand", key) }
 
-func (p *Etcd) ChangeShard(ctx context.Context, term *Term, next Shard, expectedGen uint64) error {
+func (p *Etcd) ChangeShard(ctx context.Context, term *Term, next Shard, by Basis) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if term == nil {
 		return fmt.Errorf("change shard %d: %w", next.ID, ErrDeposed)
 	}
-	if err := p.changeShard(ctx, term, next, expectedGen); err != nil {
+	if err := p.changeShard(ctx, term, next, by); err != nil {
 		return fmt.Errorf("change shard %d: %w", next.ID, err)
 	}
 	return nil
 }
 
-func (p *Etcd) changeShard(ctx context.Context, term *Term, next Shard, expectedGen uint64) error {
-	key := shardKey(keyShards, next.ID)
+func (p *Etcd) changeShard(ctx context.Context, term *Term, next Shard, by Basis) error {
+	wanted, actual := shardKey(keyShards, next.ID), shardKey(keyActual, next.ID)
 	for range casAttempts {
-		var record shardRecord
-		revision, err := p.readRecord(ctx, key, &record)
+		response, err := p.client.Txn(ctx).Then(clientv3.OpGet(wanted), clientv3.OpGet(actual)).Commit()
+		if err != nil {
+			return unavailable(err)
+		}
+		standing, wantedAt, err := decodeFirst(response.Responses[0], decodeShard)
 		if err != nil {
 			return err
 		}
-		if revision == 0 {
-			return ErrNoShard
-		}
-		if done, err := successorShard(record.shard(next.ID), next, expectedGen); done || err != nil {
+		is, actualAt, err := decodeFirst(response.Responses[1], func(kv *mvccpb.KeyValue) (Actual, error) {
+			return decodeActual(string(kv.Key), string(kv.Value))
+		})
+		if err != nil {
 			return err
 		}
-		done, err := p.guarded(ctx, term, key, revision, clientv3.OpPut(key, encodeJSON(next.record())))
+		if wantedAt == 0 {
+			return ErrNoShard
+		}
+		if done, err := successorShard(standing, is, next, by); done || err != nil {
+			return err
+		}
+		put := clientv3.OpPut(wanted, encodeJSON(next.record()))
+		done, err := p.guarded(ctx, term, put, standsAt(wanted, wantedAt), standsAt(actual, actualAt))
 		if done || err != nil {
 			return err
 		}
 	}
 	return unavailable(errAlwaysChanging)
+}
+
+// decodeFirst reads the answer to a get of one key, and the revision at which that stands; 0: nothing does.
+func decodeFirst[T any](answer *pb.ResponseOp, decode func(*mvccpb.KeyValue) (T, error)) (value T, revision int64, err error) {
+	kvs := answer.GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return value, 0, nil
+	}
+	value, err = decode(kvs[0])
+	return value, kvs[0].ModRevision, err
 }
 
 func (p *Etcd) PublishShards(ctx context.Context, actuals []Actual) ([]bool, error) {
@@ -255,13 +275,19 @@ func (p *Etcd) PublishShards(ctx context.Context, actuals []Actual) ([]bool, err
 	return stand, nil
 }
 
-// publishOp puts a's record if there is none, or one that a is newer than or of the same epoch and generation.
+// publishOp puts a's record while its generation is wanted, if there is none, or one that a is newer than or of the same
+// epoch and generation.
 func publishOp(a Actual) clientv3.Op {
-	key := shardKey(keyActual, a.Shard)
+	key, wanted := shardKey(keyActual, a.Shard), shardKey(keyShards, a.Shard)
+	first, beyond := genBounds(a.Gen)
 	put := []clientv3.Op{clientv3.OpPut(key, a.encode())}
-	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, put, []clientv3.Op{
-		clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", actualPrefix(a.Epoch, a.Gen+1))}, put, nil),
-	})
+	if1 := func(cmp clientv3.Cmp, otherwise ...clientv3.Op) clientv3.Op {
+		return clientv3.OpTxn([]clientv3.Cmp{
+			cmp, clientv3.Compare(clientv3.Value(wanted), ">", first), clientv3.Compare(clientv3.Value(wanted), "<", beyond),
+		}, put, otherwise)
+	}
+	return if1(clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
+		if1(clientv3.Compare(clientv3.Value(key), "<", actualPrefix(a.Epoch, a.Gen+1))))
 }
 
 func (p *Etcd) WatchActual(ctx context.Context, fn func(Actual)) error {

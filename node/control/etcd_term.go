@@ -193,10 +193,14 @@ func (p *Etcd) checkTerm(ctx context.Context) error {
 	return nil
 }
 
-// guarded is a transaction that happens only while term lasts and also key stands at a revision. ErrDeposed: it does not;
-// false: the key has changed.
-func (p *Etcd) guarded(ctx context.Context, term *Term, key string, revision int64, op clientv3.Op) (bool, error) {
-	guards := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", revision)}
+// standsAt says that a key was written last at a revision; 0: it is not there.
+func standsAt(key string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", revision)
+}
+
+// guarded is a transaction that happens only while term lasts and also the guards hold. ErrDeposed: it does not; false: they
+// do not.
+func (p *Etcd) guarded(ctx context.Context, term *Term, op clientv3.Op, guards ...clientv3.Cmp) (bool, error) {
 	if term != nil {
 		guards = append(guards, clientv3.Compare(clientv3.CreateRevision(keyTerm), "=", term.guard))
 	}

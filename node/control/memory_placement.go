@@ -117,10 +117,10 @@ func (p *MemoryPlane) WatchShards(ctx context.Context, fn func(Shard)) error {
 	return p.m.watch(ctx, &memoryWatcher{wanted: fn})
 }
 
-func (p *MemoryPlane) ChangeShard(ctx context.Context, term *Term, next Shard, expectedGen uint64) error {
+func (p *MemoryPlane) ChangeShard(ctx context.Context, term *Term, next Shard, by Basis) error {
 	m := p.m
 	m.mu.Lock()
-	err := p.changeShardLocked(ctx, term, next.clone(), expectedGen)
+	err := p.changeShardLocked(ctx, term, next.clone(), by)
 	m.mu.Unlock()
 	m.tell([]memoryEvent{{wanted: next.ID}})
 	if err != nil {
@@ -129,7 +129,7 @@ func (p *MemoryPlane) ChangeShard(ctx context.Context, term *Term, next Shard, e
 	return nil
 }
 
-func (p *MemoryPlane) changeShardLocked(ctx context.Context, term *Term, next Shard, expectedGen uint64) error {
+func (p *MemoryPlane) changeShardLocked(ctx context.Context, term *Term, next Shard, by Basis) error {
 	m := p.m
 	if err := p.enterLocked(ctx); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (p *MemoryPlane) changeShardLocked(ctx context.Context, term *Term, next Sh
 	if !ok {
 		return ErrNoShard
 	}
-	if done, err := successorShard(standing, next, expectedGen); done || err != nil {
+	if done, err := successorShard(standing, m.actual[next.ID], next, by); done || err != nil {
 		return err
 	}
 	if term == nil || term != m.office {
@@ -159,12 +159,12 @@ func (p *MemoryPlane) PublishShards(ctx context.Context, actuals []Actual) ([]bo
 	var events []memoryEvent
 	for _, a := range actuals {
 		standing, ok := m.actual[a.Shard]
-		newer := !ok || a.newerThan(standing)
-		if newer {
+		stands := m.shards[a.Shard].Gen == a.Gen && (!ok || a.newerThan(standing))
+		if stands {
 			m.actual[a.Shard] = a.clone()
 			events = append(events, memoryEvent{actual: a.Shard})
 		}
-		stand = append(stand, newer)
+		stand = append(stand, stands)
 	}
 	err := m.changedLocked()
 	m.mu.Unlock()

@@ -17,6 +17,8 @@ var (
 	// ErrNoShard and ErrNoStore: there is none of that name.
 	ErrNoShard = errors.New("no such shard")
 	ErrNoStore = errors.New("no such store")
+	// ErrMoved: a shard was to be changed by what its group was last told to be, which has changed. Nothing was changed.
+	ErrMoved = errors.New("shard's group has come further")
 	// ErrStoreGone: the store was declared lost and its replicas are replaced. It may not come back; its node can, with an
 	// empty data directory.
 	ErrStoreGone = errors.New("store was declared gone")
@@ -110,6 +112,17 @@ func (a Actual) newerThan(standing Actual) bool {
 	return a.Gen >= standing.Gen
 }
 
+// Basis is what the change of a shard is decided by; it happens only while both stand.
+type Basis struct {
+	// Wanted is the generation to be succeeded. Told is the one that the group was last told to have come to; 0: none yet.
+	Wanted, Told uint64
+}
+
+// BasisOf is what a change was decided by that Place made of v.
+func (v View) BasisOf(next Shard) Basis {
+	return Basis{Wanted: next.Gen - 1, Told: v.Actual[next.ID].Gen}
+}
+
 // Term is a store's time as the controller.
 type Term struct {
 	// guard is what stands in the control plane for as long as the term lasts, and never again.
@@ -126,26 +139,36 @@ func (t *Term) Lost() <-chan struct{} { return t.lost }
 
 func (t *Term) end() { t.once.Do(func() { close(t.lost) }) }
 
-// successorShard checks that next may follow on standing, whose generation must be the expected one; done says that next
-// stands already. It is the one place that knows the rule; both planes call it.
-func successorShard(standing, next Shard, expectedGen uint64) (done bool, err error) {
-	if next.Gen == expectedGen+1 && reflect.DeepEqual(standing, next) {
+// successorShard checks that next may follow on standing, whose group was last told to be as is; done says that next stands
+// already. It is the one place that knows the rule; both planes call it.
+//
+// A replica that was dropped may be wanted again until the group is told to have come to what is wanted without it. Nobody
+// destroys it before: what is told is told of what is wanted just then, or refused.
+func successorShard(standing Shard, is Actual, next Shard, by Basis) (done bool, err error) {
+	if next.Gen == by.Wanted+1 && reflect.DeepEqual(standing, next) {
 		return true, nil
 	}
-	if standing.Gen != expectedGen {
-		return false, &GenError{Shard: next.ID, Expected: expectedGen, Current: standing.Gen}
+	if standing.Gen != by.Wanted {
+		return false, &GenError{Shard: next.ID, Expected: by.Wanted, Current: standing.Gen}
 	}
 	switch {
-	case next.Gen != expectedGen+1:
-		return false, fmt.Errorf("change shard %d: generation %d does not follow on %d", next.ID, next.Gen, expectedGen)
+	case is.Gen != by.Told:
+		return false, ErrMoved
+	case next.Gen != by.Wanted+1:
+		return false, fmt.Errorf("change shard %d: generation %d does not follow on %d", next.ID, next.Gen, by.Wanted)
 	case next.NextRID < standing.NextRID:
 		return false, fmt.Errorf("change shard %d: NextRID goes back from %d to %d", next.ID, standing.NextRID, next.NextRID)
 	case len(next.Replicas) == 0:
 		return false, fmt.Errorf("change shard %d: no replica is left", next.ID)
 	}
-	before := make(map[Replica]bool, len(standing.Replicas))
+	before := map[Replica]bool{}
 	for _, r := range standing.Replicas {
 		before[r] = true
+	}
+	if is.Gen != standing.Gen {
+		for _, r := range slices.Concat(is.Voters, standing.Dropped) {
+			before[r] = true
+		}
 	}
 	stores := make(map[string]bool, len(next.Replicas))
 	ids := make(map[uint64]bool, len(next.Replicas))

@@ -3,7 +3,9 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
+	"time"
 )
 
 func bootstrapped(t *testing.T, c cluster, stores ...string) Plane {
@@ -168,10 +170,10 @@ func TestOneStoreAtATimeIsTheController(t *testing.T) {
 		change := shardOf(t, a, 1)
 		change.Gen, change.NextRID = 2, 3
 		change.Replicas = append(change.Replicas, Replica{RID: 2, Store: "b"})
-		wantError(t, b.ChangeShard(t.Context(), second, change, 1), ErrDeposed)
-		wantError(t, b.ChangeShard(t.Context(), nil, change, 1), ErrDeposed)
+		wantError(t, b.ChangeShard(t.Context(), second, change, Basis{Wanted: 1}), ErrDeposed)
+		wantError(t, b.ChangeShard(t.Context(), nil, change, Basis{Wanted: 1}), ErrDeposed)
 		wantError(t, b.SetStoreState(t.Context(), second, "a", StoreGone), ErrDeposed)
-		must(t, a.ChangeShard(t.Context(), third, change, 1))
+		must(t, a.ChangeShard(t.Context(), third, change, Basis{Wanted: 1}))
 		equal(t, shardOf(t, b, 1), change)
 
 		_, err = c.open(t).Campaign(t.Context())
@@ -216,14 +218,14 @@ func TestShardsAreChangedByGenerationAndReplicaIDsAreNeverReused(t *testing.T) {
 		})
 		until(t, told, shardOf(t, p, 2))
 		next := Shard{ID: 1, Gen: 2, NextRID: 5, Replicas: []Replica{{2, "b"}, {3, "c"}, {4, "d"}}}
-		must(t, p.ChangeShard(t.Context(), term, next, 1))
+		must(t, p.ChangeShard(t.Context(), term, next, Basis{Wanted: 1}))
 		until(t, told, next)
-		must(t, p.ChangeShard(t.Context(), term, next, 1)) // the answer was lost
+		must(t, p.ChangeShard(t.Context(), term, next, Basis{Wanted: 1})) // the answer was lost
 		equal(t, shardOf(t, p, 1), next)
 
-		err := p.ChangeShard(t.Context(), term, Shard{ID: 1, Gen: 2, NextRID: 5, Replicas: []Replica{{2, "b"}}}, 1)
+		err := p.ChangeShard(t.Context(), term, Shard{ID: 1, Gen: 2, NextRID: 5, Replicas: []Replica{{2, "b"}}}, Basis{Wanted: 1})
 		wantGen(t, err, &GenError{Shard: 1, Expected: 1, Current: 2})
-		wantError(t, p.ChangeShard(t.Context(), term, Shard{ID: 99, Gen: 2}, 1), ErrNoShard)
+		wantError(t, p.ChangeShard(t.Context(), term, Shard{ID: 99, Gen: 2}, Basis{Wanted: 1}), ErrNoShard)
 		for name, refused := range map[string]Shard{
 			"an id that is used":          {ID: 1, Gen: 3, NextRID: 5, Replicas: []Replica{{2, "b"}, {1, "a"}}},
 			"an id that was not given":    {ID: 1, Gen: 3, NextRID: 5, Replicas: []Replica{{2, "b"}, {5, "a"}}},
@@ -234,7 +236,7 @@ func TestShardsAreChangedByGenerationAndReplicaIDsAreNeverReused(t *testing.T) {
 			"ids that go back":            {ID: 1, Gen: 3, NextRID: 4, Replicas: []Replica{{2, "b"}}},
 			"a generation that is beyond": {ID: 1, Gen: 4, NextRID: 5, Replicas: []Replica{{2, "b"}}},
 		} {
-			if err := p.ChangeShard(t.Context(), term, refused, 2); err == nil {
+			if err := p.ChangeShard(t.Context(), term, refused, Basis{Wanted: 2}); err == nil {
 				t.Errorf("%s was accepted", name)
 			}
 		}
@@ -274,7 +276,8 @@ func TestPlacementIsReadAtOnce(t *testing.T) {
 
 func TestAnOlderEpochNeverOverwritesWhatANewerOneTold(t *testing.T) {
 	everywhere(t, func(t *testing.T, c cluster) {
-		p := bootstrapped(t, c, "a")
+		p := openRegistered(t, c, "a")
+		must(t, p.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 150, Stores: []string{"a"}}))
 		told := make(chan Actual, 1000)
 		running(t, func(ctx context.Context) error {
 			return p.WatchActual(ctx, func(a Actual) { told <- a })
@@ -289,24 +292,156 @@ func TestAnOlderEpochNeverOverwritesWhatANewerOneTold(t *testing.T) {
 			return Actual{Shard: 7, Epoch: epoch, Gen: gen, Voters: voters, Learners: []Replica{{9, "x"}}}
 		}
 		one, two := Replica{1, "a"}, Replica{2, "b"}
-		equal(t, publish(at(9, 2, one)), []bool{true})
-		until(t, told, at(9, 2, one))
-		equal(t, publish(at(9, 2, one, two)), []bool{true}) // learners have caught up, say
-		until(t, told, at(9, 2, one, two))
-		equal(t, publish(at(9, 1)), []bool{false})
-		equal(t, publish(at(8, 3)), []bool{false})
+		equal(t, publish(at(9, 1, one)), []bool{true})
+		until(t, told, at(9, 1, one))
+		equal(t, publish(at(9, 1, one, two)), []bool{true}) // learners have caught up, say
+		until(t, told, at(9, 1, one, two))
+		equal(t, publish(at(8, 1)), []bool{false})
 		equal(t, publish(at(16, 1, two)), []bool{true})
-		equal(t, publish(at(9, 9)), []bool{false})
+		equal(t, publish(at(9, 1)), []bool{false})
 		until(t, told, at(16, 1, two))
 
 		var many []Actual
-		for shard := uint32(1); shard <= 150; shard++ {
+		for shard := uint32(1); shard <= 151; shard++ {
 			many = append(many, Actual{Shard: shard, Epoch: 10, Gen: 1, Voters: []Replica{one}})
 		}
 		for i, stands := range publish(many...) {
-			equal(t, stands, many[i].Shard != 7)
+			equal(t, stands, many[i].Shard != 7 && many[i].Shard != 151) // 151 is none
 		}
 		until(t, told, many[149])
 		equal(t, publish(), []bool{})
+	})
+}
+
+func TestOnlyWhatIsWantedIsTold(t *testing.T) {
+	everywhere(t, func(t *testing.T, c cluster) {
+		p := bootstrapped(t, c, "a")
+		term := controller(t, p)
+		publish := func(epoch, gen uint64) bool {
+			t.Helper()
+			stand, err := p.PublishShards(t.Context(), []Actual{{Shard: 1, Epoch: epoch, Gen: gen, Voters: []Replica{{1, "a"}}}})
+			must(t, err)
+			return stand[0]
+		}
+		next := shardOf(t, p, 1)
+		for next.Gen < 11 {
+			equal(t, publish(8, next.Gen), true)
+			by := Basis{Wanted: next.Gen, Told: next.Gen}
+			next.Gen++
+			must(t, p.ChangeShard(t.Context(), term, next, by))
+			equal(t, publish(9, next.Gen-1), false)
+		}
+		equal(t, publish(9, 1), false)
+		equal(t, publish(9, 12), false)
+		equal(t, publish(7, 11), false)
+		equal(t, publish(8, 11), true)
+		next.Gen = 12
+		wantError(t, p.ChangeShard(t.Context(), term, next, Basis{Wanted: 11, Told: 10}), ErrMoved)
+		equal(t, shardOf(t, p, 1).Gen, 11)
+	})
+}
+
+// A shard of three of four stores: one is silent for long, the fourth is lost while it takes over, the first comes back.
+type takeover struct {
+	t    *testing.T
+	p    Plane
+	term *Term
+}
+
+func newTakeover(t *testing.T, c cluster) takeover {
+	p := openRegistered(t, c, "a")
+	must(t, p.Bootstrap(t.Context(), Seed{ClusterID: "c", Shards: 1, Stores: []string{"a", "b", "c"}}))
+	for _, other := range []string{"b", "c", "d"} {
+		openRegistered(t, c, other)
+	}
+	x := takeover{t, p, controller(t, p)}
+	equal(t, x.tell(6, Actual{Gen: 1, Voters: []Replica{{1, "a"}, {2, "b"}, {3, "c"}}}), true)
+	return x
+}
+
+// view is what stands, with stores that have been silent for long.
+func (x takeover) view(silent ...string) View {
+	x.t.Helper()
+	v, err := x.p.Placement(x.t.Context())
+	must(x.t, err)
+	for i := range v.Stores {
+		v.Stores[i].Live, v.Stores[i].For = !slices.Contains(silent, v.Stores[i].UUID), time.Hour
+	}
+	return v
+}
+
+// carryOut does what a controller decides by a view, which has to be about that one shard.
+func (x takeover) carryOut(v View) (Shard, error) {
+	x.t.Helper()
+	plan := Place(v)
+	equal(x.t, len(plan.Changes), 1)
+	return plan.Changes[0], x.p.ChangeShard(x.t.Context(), x.term, plan.Changes[0], v.BasisOf(plan.Changes[0]))
+}
+
+func (x takeover) tell(epoch uint64, a Actual) bool {
+	x.t.Helper()
+	a.Shard, a.Epoch = 1, epoch
+	stand, err := x.p.PublishShards(x.t.Context(), []Actual{a})
+	must(x.t, err)
+	return stand[0]
+}
+
+func TestAShardGoesBackToWhatItsGroupHas(t *testing.T) {
+	everywhere(t, func(t *testing.T, c cluster) {
+		x := newTakeover(t, c)
+		onD, err := x.carryOut(x.view("c"))
+		must(t, err)
+		equal(t, onD.Replicas, []Replica{{1, "a"}, {2, "b"}, {4, "d"}})
+		equal(t, len(Place(x.view("c", "d")).Changes), 0)
+		back, err := x.carryOut(x.view("d"))
+		must(t, err)
+		equal(t, back, Shard{ID: 1, Gen: 3, NextRID: 5, Replicas: []Replica{{1, "a"}, {2, "b"}, {3, "c"}}, Dropped: []Replica{{4, "d"}}})
+		must(t, x.p.ChangeShard(t.Context(), x.term, back, Basis{Wanted: 2, Told: 1})) // the answer was lost
+
+		// The group had come to d after all, and only that it has was not yet told: now it must not be, by no leader, or c
+		// would destroy what is wanted of it.
+		came := Actual{Gen: 2, Voters: onD.Replicas}
+		equal(t, x.tell(6, came), false)
+		equal(t, x.tell(7, came), false)
+		is := x.view().Actual[1]
+		for _, heard := range []Shard{onD, back} {
+			equal(t, DutyOf(heard, is, "c", 3, 1).Remove, false)
+			equal(t, DutyOf(heard, is, "c", 3, 2).Remove, false)
+		}
+		equal(t, DutyOf(back, is, "d", 4, 2).Remove, false) // it may have a vote
+
+		equal(t, x.tell(7, Actual{Gen: 3, Voters: back.Replicas}), true)
+		is = x.view().Actual[1]
+		equal(t, DutyOf(onD, is, "c", 3, 2).Remove, false)
+		equal(t, DutyOf(back, is, "d", 4, 2), Duty{Remove: true}) // d comes back late
+		again := back
+		again.Gen, again.Replicas = 4, onD.Replicas
+		if err := x.p.ChangeShard(t.Context(), x.term, again, Basis{Wanted: 3, Told: 3}); err == nil {
+			t.Error("a replica that may be destroyed is wanted again")
+		}
+	})
+}
+
+func TestAGroupThatHasComeFurtherDoesNotGoBack(t *testing.T) {
+	everywhere(t, func(t *testing.T, c cluster) {
+		x := newTakeover(t, c)
+		onD, err := x.carryOut(x.view("c"))
+		must(t, err)
+		// The controller decides, the leader tells, and the controller acts: c may have destroyed its replica by then.
+		decided := x.view("d")
+		equal(t, x.tell(6, Actual{Gen: 2, Voters: onD.Replicas}), true)
+		equal(t, DutyOf(onD, x.view().Actual[1], "c", 3, 1).Remove, true)
+		_, err = x.carryOut(decided)
+		wantError(t, err, ErrMoved)
+		onC, err := x.carryOut(x.view("d"))
+		must(t, err)
+		equal(t, onC, Shard{ID: 1, Gen: 3, NextRID: 6, Replicas: []Replica{{1, "a"}, {2, "b"}, {5, "c"}}})
+
+		// And back to d, which was given up: its replica is none that c could have destroyed.
+		onD, err = x.carryOut(x.view("c"))
+		must(t, err)
+		equal(t, onD, Shard{ID: 1, Gen: 4, NextRID: 6, Replicas: []Replica{{1, "a"}, {2, "b"}, {4, "d"}}, Dropped: []Replica{{5, "c"}}})
+		equal(t, x.tell(6, Actual{Gen: 3, Voters: onC.Replicas}), false)
+		equal(t, x.tell(6, Actual{Gen: 4, Voters: onD.Replicas}), true)
 	})
 }

@@ -45,8 +45,8 @@ type Plan struct {
 // Place decides where replicas have to go. Every shard gets MaxReplicas, on different live stores that have the fewest; a
 // shard never goes to two, because two stop at the loss of either. Replicas on stores that are lost or drain are replaced;
 // with nothing else to do, replicas move from full stores to emptier ones. A shard that has not come to what is
-// wanted of it is left alone, unless that can never be: it waits for a replica on a store that is lost. The same view gives
-// the same plan.
+// wanted of it is left alone, unless that can never be: it waits for a replica on a store that is lost. Then another store
+// gets one, or where none has room, one that was given up on the way is wanted again. The same view gives the same plan.
 func Place(v View) Plan {
 	p := newPlacer(v)
 	var plan Plan
@@ -153,6 +153,8 @@ func (p *placer) mend(s Shard) {
 		p.ailing = true
 		if to, ok := p.emptiest(next, old); ok {
 			p.move(&next, i, to)
+		} else if r, ok := p.givenUp(next, old); ok && p.lost(old) {
+			p.put(&next, i, r)
 		}
 	}
 	if lack := MaxReplicas - len(next.Replicas); lack > 0 && p.room(next) >= lack {
@@ -167,15 +169,10 @@ func (p *placer) mend(s Shard) {
 }
 
 func (p *placer) propose(s, next Shard) {
-	if next.NextRID == s.NextRID {
+	if slices.Equal(next.Replicas, s.Replicas) {
 		return
 	}
-	next.Gen = s.Gen + 1
-	if p.settled(s) {
-		next.Dropped = nil
-	} else {
-		next.Dropped = append(next.Dropped, dropped(s, next)...)
-	}
+	next.Gen, next.Dropped = s.Gen+1, p.dropped(s, next)
 	p.changes = append(p.changes, next)
 	p.changed[s.ID] = true
 	if p.settled(s) {
@@ -183,9 +180,12 @@ func (p *placer) propose(s, next Shard) {
 	}
 }
 
-// dropped are the replicas of s that are not in next.
-func dropped(s, next Shard) (gone []Replica) {
-	for _, r := range s.Replicas {
+// dropped are the replicas that next, which follows on s, leaves behind on the way.
+func (p *placer) dropped(s, next Shard) (gone []Replica) {
+	if p.settled(s) {
+		return nil
+	}
+	for _, r := range slices.Concat(s.Dropped, s.Replicas) {
 		if !slices.Contains(next.Replicas, r) {
 			gone = append(gone, r)
 		}
@@ -195,10 +195,31 @@ func dropped(s, next Shard) (gone []Replica) {
 
 // move puts a new replica in the place of the one at i.
 func (p *placer) move(s *Shard, i int, to string) {
-	p.replicas[s.Replicas[i].Store]--
-	p.replicas[to]++
-	s.Replicas[i] = Replica{RID: s.NextRID, Store: to}
+	p.put(s, i, Replica{RID: s.NextRID, Store: to})
 	s.NextRID++
+}
+
+func (p *placer) put(s *Shard, i int, r Replica) {
+	p.replicas[s.Replicas[i].Store]--
+	p.replicas[r.Store]++
+	s.Replicas[i] = r
+}
+
+// givenUp is a replica that may be wanted again in the place of the one on another store: its shard has not come to what is
+// wanted without it, so that nobody has destroyed it. One on a store that drains is better than none.
+func (p *placer) givenUp(s Shard, instead string) (Replica, bool) {
+	if p.settled(s) {
+		return Replica{}, false
+	}
+	for _, state := range []StoreState{StoreUp, StoreDraining} {
+		for _, r := range slices.Concat(p.v.Actual[s.ID].Voters, s.Dropped) {
+			store := p.stores[r.Store]
+			if store.Live && store.State == state && !p.superseded(store) && p.apart(s, r.Store, instead) {
+				return r, true
+			}
+		}
+	}
+	return Replica{}, false
 }
 
 // room is how many nodes have a usable store that is free for another replica of s.
@@ -216,17 +237,21 @@ func (p *placer) room(s Shard) int {
 
 // free says that a replica of s may be made on a store, in the place of the one on another store, if any. None is there,
 // wanted, still in its group or dropped on the way: one that is on its way out goes only when the group has come to what is
-// wanted. And none is on another store of the same node, dead or not: two copies of one machine are one.
+// wanted.
 func (p *placer) free(s Shard, store, instead string) bool {
 	here := func(r Replica) bool { return r.Store == store }
-	same := func(r Replica) bool {
+	a := p.v.Actual[s.ID]
+	return p.apart(s, store, instead) && !slices.ContainsFunc(a.Voters, here) && !slices.ContainsFunc(a.Learners, here) &&
+		(p.settled(s) || !slices.ContainsFunc(s.Dropped, here))
+}
+
+// apart says that no replica of s is wanted on a store, and none on another store of the same node, dead or not, but the one
+// that is to be replaced: two copies of one machine are one.
+func (p *placer) apart(s Shard, store, instead string) bool {
+	return !s.on(store) && !slices.ContainsFunc(s.Replicas, func(r Replica) bool {
 		name := p.stores[r.Store].Name
 		return r.Store != instead && name != "" && name == p.stores[store].Name
-	}
-	a := p.v.Actual[s.ID]
-	return !s.on(store) && !slices.ContainsFunc(s.Replicas, same) &&
-		!slices.ContainsFunc(a.Voters, here) && !slices.ContainsFunc(a.Learners, here) &&
-		(p.settled(s) || !slices.ContainsFunc(s.Dropped, here))
+	})
 }
 
 // emptiest is the usable store with the fewest replicas of those that are free for one of s.

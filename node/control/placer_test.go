@@ -36,8 +36,8 @@ func storesFrom(words string) (stores []StoreView) {
 	return stores
 }
 
-// Shards are the letters of their replicas' stores, the leader's in upper case: "Abc". With "Abc>ab" it is not yet what it
-// should be: the voters are a and b.
+// Shards are the letters of their replicas' stores, the leader's in upper case: "Abc". With "Abc>abd" it is not yet what it
+// should be: it was told last that the voters are a, b and d.
 func viewFrom(stores, shards string) View {
 	v := View{Stores: storesFrom(stores), Actual: map[uint32]Actual{}, Leaders: map[uint32]string{}}
 	for i, word := range strings.Fields(shards) {
@@ -60,6 +60,10 @@ func viewFrom(stores, shards string) View {
 		if lags {
 			a.Gen, a.Voters = 4, nil
 			for _, store := range strings.Split(actual, "") {
+				if rids[store] == 0 {
+					rids[store] = s.NextRID
+					s.NextRID++
+				}
 				a.Voters = append(a.Voters, Replica{RID: rids[store], Store: store})
 			}
 		}
@@ -104,6 +108,13 @@ func TestPlace(t *testing.T) {
 		{"a shard on its way is left alone", "a b c~ d", "Abc>ab Abc", "", "2:abd"},
 		{"unless it waits for a store that is lost", "a b c! d", "Abc>ab", "", "1:abd"},
 		{"not if the lost one is a voter still", "a b c! d", "Abd>abc", "", ""},
+		{"what the group has is wanted again, if no other store has room", "a b c d--", "Abd>abc", "", "1:abc"},
+		{"another store goes first", "a b c d-- e", "Abd>abc", "", "1:abe"},
+		{"not before the wanted store is lost", "a b c d-", "Abd>abc", "", ""},
+		{"nor because it drains", "a b c d~", "Abd>abc", "", ""},
+		{"not what is silent", "a b c- d--", "Abd>abc", "", ""},
+		{"a store that drains is better than none", "a b c~ d--", "Abd>abc", "", "1:abc"},
+		{"not on a node that has had a later store", "a b c e'- d--", "Abd>abc", "", ""},
 		{"replicas are evened out, by shards that others lead", "a b c d", "Abc Bac Abc", "", "2:bdc 1:adc"},
 		{"a few at a time", "a b c d", strings.Repeat("Abc ", 20), "", "1:adc 2:abd"},
 		{"not while something is to be mended", "a b c d e! f", "Abc Abc Abc Abc Abe", "", "5:abd"},
@@ -134,8 +145,8 @@ func TestAShardThatWasNeverPublishedIsLeftAlone(t *testing.T) {
 	equal(t, Place(v).Changes, nil)
 }
 
-// A shard that waits for a store that is lost gets another one as often as it takes, but never one that may have been given
-// a replica on the way.
+// A shard that waits for a store that is lost gets another one as often as it takes, but never a new replica on one that may
+// have been given one on the way: that one is wanted again.
 func TestAStuckShardGoesOnToAnotherStore(t *testing.T) {
 	v := viewFrom("a b c! d e f", "Abc>abc")
 	v.Actual[1] = Actual{Shard: 1, Epoch: 9, Gen: 5, Voters: v.Wanted[0].Replicas}
@@ -151,12 +162,21 @@ func TestAStuckShardGoesOnToAnotherStore(t *testing.T) {
 	equal(t, lose(2), "abd")
 	equal(t, len(v.Wanted[0].Dropped), 0)
 	equal(t, lose(3), "abe")
-	v.Stores[3].Live, v.Stores[3].State = true, StoreUp
+	v.Stores[3].Live, v.Stores[3].State = true, StoreDraining
 	equal(t, lose(4), "abf")
 	equal(t, v.Wanted[0].Dropped, []Replica{{4, "d"}, {5, "e"}})
-	equal(t, lose(5), "") // d has, or gets, a replica of its own id.
+	v.Stores[4].Live, v.Stores[4].State = true, StoreUp
+	equal(t, lose(0), "ebf") // d drains
+	equal(t, v.Wanted[0].Replicas[0], Replica{5, "e"})
+	equal(t, v.Wanted[0].Dropped, []Replica{{4, "d"}, {1, "a"}})
+	v.Stores[0].Live, v.Stores[0].State = true, StoreUp
+	equal(t, lose(5), "eba") // what the group has goes first
+	equal(t, v.Wanted[0].Replicas[2], Replica{1, "a"})
+	equal(t, v.Wanted[0].NextRID, 7)
 	v.Actual[1] = Actual{Shard: 1, Epoch: 9, Gen: v.Wanted[0].Gen, Voters: v.Wanted[0].Replicas}
-	equal(t, lose(5), "abd")
+	v.Stores[3].State = StoreUp
+	equal(t, lose(4), "dba")
+	equal(t, v.Wanted[0].Replicas[0], Replica{7, "d"}) // the one of before is destroyed by now
 	equal(t, len(v.Wanted[0].Dropped), 0)
 }
 
@@ -170,6 +190,7 @@ func TestPlacementKeepsItsRulesAndComesToRest(t *testing.T) {
 		seed := Seed{ClusterID: "c", Shards: rapid.IntRange(1, 40).Draw(t, "shards"), Stores: strings.Split(letters[:first], "")}
 		v := View{Stores: storesFrom(strings.Join(strings.Split(letters[:n], ""), " ")), Actual: map[uint32]Actual{}, Leaders: map[uint32]string{}}
 		v.Wanted = seed.firstMap().Shards
+		destroyed := map[string]bool{} // replicas, by their shards and ids
 		for range rapid.IntRange(0, 6).Draw(t, "events") {
 			i := rapid.IntRange(0, n-1).Draw(t, "store")
 			s := &v.Stores[i]
@@ -185,12 +206,18 @@ func TestPlacementKeepsItsRulesAndComesToRest(t *testing.T) {
 			case "up":
 				s.State = StoreUp
 			}
-			settle(&v, func() bool { return rapid.Bool().Draw(t, "settles") })
-			step(t, &v)
+			settle(&v, destroyed, func() bool { return rapid.Bool().Draw(t, "settles") })
+			step(t, &v, destroyed)
 		}
+		for rounds := 0; step(t, &v, destroyed); rounds++ {
+			if rounds > 300 {
+				t.Fatal("it wants something else for ever")
+			}
+		}
+		nothingStuck(t, v)
 		rounds := 0
-		for settle(&v, func() bool { return true }); step(t, &v); rounds++ {
-			settle(&v, func() bool { return true })
+		for settle(&v, destroyed, func() bool { return true }); step(t, &v, destroyed); rounds++ {
+			settle(&v, destroyed, func() bool { return true })
 			if rounds > 300 {
 				t.Fatal("it never comes to rest")
 			}
@@ -199,10 +226,16 @@ func TestPlacementKeepsItsRulesAndComesToRest(t *testing.T) {
 	})
 }
 
-// settle lets shards come to what is wanted of them, as their leaders would; one that is lost with all its stores cannot.
-func settle(v *View, does func() bool) {
+// settle lets shards come to what is wanted of them, as their leaders would; one that is lost with all its stores cannot. The
+// stores destroy what their groups have come to be without.
+func settle(v *View, destroyed map[string]bool, does func() bool) {
 	for _, s := range v.Wanted {
 		if does() {
+			for rid := uint64(1); rid < s.NextRID; rid++ {
+				if !slices.ContainsFunc(s.Replicas, func(r Replica) bool { return r.RID == rid }) {
+					destroyed[fmt.Sprint(s.ID, rid)] = true
+				}
+			}
 			v.Actual[s.ID] = Actual{Shard: s.ID, Gen: s.Gen, Epoch: 1, Voters: s.Replicas}
 			v.Leaders[s.ID] = s.Replicas[0].Store
 		}
@@ -210,7 +243,7 @@ func settle(v *View, does func() bool) {
 }
 
 // step makes a plan, checks it and carries it out.
-func step(t *rapid.T, v *View) bool {
+func step(t *rapid.T, v *View, destroyed map[string]bool) bool {
 	plan, again := Place(*v), Place(*v)
 	if fmt.Sprint(plan) != fmt.Sprint(again) {
 		t.Fatalf("two plans from one view: %v and %v", plan, again)
@@ -221,12 +254,15 @@ func step(t *rapid.T, v *View) bool {
 	}
 	for _, next := range plan.Changes {
 		standing := v.Wanted[next.ID-1]
-		if done, err := successorShard(standing, next, standing.Gen); done || err != nil {
+		if done, err := successorShard(standing, v.Actual[next.ID], next, v.BasisOf(next)); done || err != nil {
 			t.Fatalf("%v after %v: %v", next, standing, err)
 		}
 		for _, r := range next.Replicas {
 			if r.RID >= standing.NextRID && !usable[r.Store] {
 				t.Fatalf("%v puts a replica on %s", next, r.Store)
+			}
+			if destroyed[fmt.Sprint(next.ID, r.RID)] {
+				t.Fatalf("%v wants replica %d again, which is destroyed", next, r.RID)
 			}
 		}
 		if len(next.Replicas) == 2 && len(standing.Replicas) == 1 {
@@ -235,6 +271,16 @@ func step(t *rapid.T, v *View) bool {
 		v.Wanted[next.ID-1] = next
 	}
 	return len(plan.Changes) > 0
+}
+
+// nothingStuck: no shard waits for a store that is lost while another one could be had.
+func nothingStuck(t *rapid.T, v View) {
+	p := newPlacer(v)
+	for _, s := range v.Wanted {
+		if len(p.usable) >= MaxReplicas && p.stuck(s) {
+			t.Fatalf("%v, which is %v, waits for ever", s, v.Actual[s.ID])
+		}
+	}
 }
 
 func rested(t *rapid.T, v View) {
@@ -296,7 +342,7 @@ func TestBalancingComesToRest(t *testing.T) {
 		}
 		v := viewFrom(strings.Join(words, " "), "")
 		v.Wanted = Seed{ClusterID: "c", Shards: rapid.IntRange(1, 60).Draw(t, "shards"), Stores: strings.Split("abcdef"[:n], "")}.firstMap().Shards
-		settle(&v, func() bool { return true })
+		settle(&v, map[string]bool{}, func() bool { return true })
 		for _, s := range v.Wanted {
 			v.Leaders[s.ID] = rapid.SampledFrom(s.Replicas).Draw(t, "leader").Store
 		}

@@ -102,13 +102,14 @@ type Plane interface {
 	SetStoreState(ctx context.Context, term *Term, store string, state StoreState) error
 	// WatchShards is for shards as they are wanted what WatchLeaders is for leaders.
 	WatchShards(ctx context.Context, fn func(Shard)) error
-	// ChangeShard stores next as the successor of the generation expected. Its replicas are those of before or have ids that
-	// were never given. To ask again for what stands is no error. Errors: ErrDeposed, *GenError, ErrNoShard, ErrUnavailable.
-	ChangeShard(ctx context.Context, term *Term, next Shard, expectedGen uint64) error
+	// ChangeShard stores next as the successor of what it was decided by. Its replicas are those of before, or such that the
+	// group has given up since it was last told of, or have ids that were never given. To ask again for what stands is no
+	// error. Errors: ErrDeposed, *GenError, ErrMoved, ErrNoShard, ErrUnavailable.
+	ChangeShard(ctx context.Context, term *Term, next Shard, by Basis) error
 	// Placement reads at once what a controller decides by; For of the stores is left at zero. Errors: ErrUnavailable.
 	Placement(ctx context.Context) (View, error)
-	// PublishShards tells how shards are; called by their leaders. The answers, in order, say which stand now: false where a
-	// later epoch, or a later generation of the same epoch, was there before. Errors: ErrUnavailable.
+	// PublishShards tells how shards are; called by their leaders. The answers, in order, say which stand now: false where
+	// another generation is wanted by now, or a later epoch was there before. Errors: ErrUnavailable.
 	PublishShards(ctx context.Context, actuals []Actual) ([]bool, error)
 	// WatchActual is for shards as they are what WatchLeaders is for leaders.
 	WatchActual(ctx context.Context, fn func(Actual)) error
@@ -215,7 +216,8 @@ type Shard struct {
 	// NextRID is the replica id to be given next; ids are never reused.
 	NextRID uint64
 	// Dropped are replicas that were wanted since the generation that the group was last told to have come to, and no longer
-	// are. Each may have been made meanwhile, and the group may have taken it in: its store has no room for another one.
+	// are. Each may have been made meanwhile, and the group may have taken it in: its store has no room for another one. Each
+	// may be wanted again.
 	Dropped []Replica
 }
 

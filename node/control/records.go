@@ -63,6 +63,7 @@ type slotRun struct {
 	Shard uint32 `json:"shard"`
 }
 
+// shardRecord begins with its generation, for genBounds.
 type shardRecord struct {
 	Gen      uint64          `json:"gen"`
 	Replicas []replicaRecord `json:"replicas"`
@@ -166,6 +167,12 @@ func (s Shard) record() shardRecord {
 
 func (r shardRecord) shard(id uint32) Shard {
 	return Shard{ID: id, Gen: r.Gen, NextRID: r.NextRID, Replicas: replicas(r.Replicas), Dropped: replicas(r.Dropped)}
+}
+
+// genBounds are such that of all records of shards those of a generation lie between them, compared as strings.
+func genBounds(gen uint64) (first, beyond string) {
+	begins := fmt.Sprintf(`{"gen":%d`, gen)
+	return begins + ",", begins + "-"
 }
 
 func replicaRecords(from []Replica) (records []replicaRecord) {

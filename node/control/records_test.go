@@ -109,3 +109,16 @@ func FuzzDecodeSetting(f *testing.F) {
 		}
 	})
 }
+
+func TestRecordsOfOneGenerationLieBetweenItsBounds(t *testing.T) {
+	all := []uint64{0, 1, 2, 9, 10, 11, 19, 20, 99, 100, 1 << 40, 1<<64 - 1}
+	for _, bounds := range all {
+		first, beyond := genBounds(bounds)
+		for _, gen := range all {
+			for _, s := range []Shard{{Gen: gen}, {Gen: gen, NextRID: 7, Replicas: []Replica{{1, "s"}}, Dropped: []Replica{{2, "t"}}}} {
+				value := encodeJSON(s.record())
+				equal(t, first < value && value < beyond, gen == bounds)
+			}
+		}
+	}
+}

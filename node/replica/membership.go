@@ -148,7 +148,7 @@ func (c *Core) tickMembership(r *replica) {
 // behind the log's end then was proposed after the configuration was applied.
 func (r *replica) seal() {
 	m := &r.members
-	if !r.lead.established || r.transferTicks > 0 || m.seals == sealEntries || !r.asWanted() {
+	if !r.lead.established || r.transferTicks > 0 || m.seals == sealEntries || !r.arrived() {
 		return
 	}
 	if m.seals > 0 && !r.allHave(m.sealedAt+1) {
@@ -180,6 +180,10 @@ func (r *replica) asWanted() bool {
 	return len(missing)+len(learners)+len(surplus)+len(r.conf.GetVotersOutgoing()) == 0
 }
 
+// arrived says that the applied configuration is the one wanted, and that the log says so of this generation. A later leader
+// that has not heard of it yet then goes after no older one, whose replicas may be destroyed when this one has been told.
+func (r *replica) arrived() bool { return r.asWanted() && r.gen == r.members.wanted.Gen }
+
 // pursueWanted does the next step towards the wanted configuration. What it proposes is taken up by raft in order; one
 // change is in flight at a time.
 func (c *Core) pursueWanted(r *replica) {
@@ -187,20 +191,21 @@ func (c *Core) pursueWanted(r *replica) {
 	if !r.changing() || !r.lead.established || len(r.conf.GetVotersOutgoing()) > 0 {
 		return
 	}
-	missing, learners, surplus := r.compare()
-	if r.asWanted() {
+	if r.arrived() {
 		if !r.sealed() {
 			return
 		}
 		m.told = m.wanted.Gen
-		r.gen = max(r.gen, m.wanted.Gen)
 		c.tell(Event{Kind: Changed, Shard: r.shard, Term: r.lead.term, Gen: m.told, Conf: confOf(r.conf)})
 		return
 	}
 	if m.changeIn > 0 || r.transferTicks > 0 || c.stopping || c.anySuspect(r) {
 		return
 	}
+	missing, learners, surplus := r.compare()
 	switch {
+	case r.asWanted():
+		c.change(r, addVoter(r.id)) // it is one: only the generation changes
 	case len(missing) > 0:
 		c.change(r, addLearner(missing[0]))
 	case !r.allCaughtUp(learners):
@@ -262,7 +267,7 @@ func (c *Core) handOver(r *replica) bool {
 func (r *replica) finalChange(learners, surplus []uint64) []*raftpb.ConfChangeSingle {
 	var changes []*raftpb.ConfChangeSingle
 	for _, id := range learners {
-		changes = append(changes, &raftpb.ConfChangeSingle{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: &id})
+		changes = append(changes, addVoter(id))
 	}
 	for _, id := range surplus {
 		if id != r.id {
@@ -270,6 +275,10 @@ func (r *replica) finalChange(learners, surplus []uint64) []*raftpb.ConfChangeSi
 		}
 	}
 	return changes
+}
+
+func addVoter(id uint64) *raftpb.ConfChangeSingle {
+	return &raftpb.ConfChangeSingle{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: &id}
 }
 
 func addLearner(id uint64) *raftpb.ConfChangeSingle {

@@ -163,6 +163,44 @@ func TestOlderWishesAreIgnored(t *testing.T) {
 	}
 }
 
+// A generation that changes nothing is in the log all the same before it is told: a leader that comes later, and has heard only
+// of the one before, does not go after that.
+func TestAGenerationThatChangesNothingIsInTheLog(t *testing.T) {
+	c := calmCluster(t, 9, 1)
+	p := c.plane.shards[1]
+	givenUp := Wanted{Gen: 2, Replicas: append(slices.Clone(p.wanted.Replicas[:2]), Placed{4, storeName(4)})}
+	p.wanted.Gen, p.next = 3, 5
+	if err := c.check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range c.members[:3] {
+		if s, ok, err := Load(m.engine.Crash(0), 1); err != nil || !ok || s.gen != 3 || !sameIDs(s.conf.Voters, []uint64{1, 2, 3}) {
+			t.Fatalf("%s has generation %d, voters %v (%v, %v)", m.name, s.gen, s.conf.Voters, ok, err)
+		}
+	}
+	leader, followers := c.followers()
+	if err := c.crash(followers[0]); err != nil {
+		t.Fatal(err)
+	}
+	later := followers[0].core.byID[1]
+	c.until(t, 100, true, func() bool {
+		leader.core.TransferLeader(1, later.id)
+		return later.leads() && later.lead.established
+	})
+	followers[0].core.Want(1, givenUp)
+	for range 50 {
+		c.round()
+		c.tick()
+	}
+	if later.lead == nil || len(later.view.Learners) > 0 || !sameIDs(later.view.Voters, []uint64{1, 2, 3}) {
+		t.Fatalf("leads %v, configuration is %+v", later.lead != nil, later.view)
+	}
+	followers[0].core.Want(1, p.wanted)
+	if err := c.check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A store that comes back under a replica's id without its disk is not listened to, nor is one that nobody knows.
 func TestMessagesOfAnotherStoreAreDropped(t *testing.T) {
 	c := calmCluster(t, 5, 0)

@@ -166,7 +166,7 @@ func (c *Core) resume(shard uint32) error {
 	r.installing = nil
 	r.held = held
 	r.log.reset(got.applied.position)
-	r.applied, r.gen = got.applied, max(r.gen, got.gen)
+	r.applied, r.gen = got.applied, got.gen
 	r.noteConf(got.conf, nil)
 	r.learnStores(got.placed(r.stores))
 	r.identityMoved = true

@@ -18,9 +18,9 @@ type Status struct {
 	Degraded    bool
 
 	Applied, Commit uint64
-	// Conf is the group's configuration as applied. Gen is the generation it, or the replica if that is newer, comes from: one
-	// that was published at Gen or above without this replica has dropped it for good. Installing: a snapshot is being put
-	// in the place of the rows.
+	// Conf is the group's configuration as applied. Gen is the generation it comes from; without one yet, that which the
+	// replica was made from. One that was published at Gen or above without this replica has dropped it for good. Installing: a
+	// snapshot is being put in the place of the rows.
 	Conf       Conf
 	Gen        uint64
 	Installing bool

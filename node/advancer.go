@@ -36,7 +36,8 @@ var lastInstant = time.Date(9999, time.December, 31, 23, 59, 59, 999_000_000, ti
 type advancer struct {
 	clock *clock.Virtual
 	// firstTimer reads the earliest timer of a shard. rouse tells those who wait for an instant that the clock has moved, and
-	// quiet says that they have done what there was to do, such as to hand what has fired to workers that wait for it.
+	// quiet says that they have done what there was to do, such as to hand what has fired to workers that wait for it, or to
+	// find when a cron job fires next.
 	firstTimer func(shard uint32) (atMS int64, ok bool, err error)
 	rouse      func()
 	quiet      func() bool
@@ -84,6 +85,13 @@ func (a *advancer) look() {
 	}
 }
 
+// untouched says that no rows have changed since next read them.
+func (a *advancer) untouched() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.touched) == 0
+}
+
 // next returns the instant of the first timer, math.MaxInt64 if there is none.
 func (a *advancer) next() (atMS int64, err error) {
 	a.mu.Lock()
@@ -113,8 +121,9 @@ func (a *advancer) next() (atMS int64, err error) {
 func (a *advancer) settled(ctx context.Context) (nextMS int64, err error) {
 	for {
 		next, err := a.next()
-		// In this order: what fired the last of what was due is under way until after the rows show it.
-		if err != nil || next > a.clock.Now() && a.quiet() {
+		// In this order: what fired the last of what was due is under way until after the rows show it, and what was under way
+		// may have put something due into them.
+		if err != nil || next > a.clock.Now() && a.quiet() && a.untouched() {
 			return next, err
 		}
 		select {

@@ -115,6 +115,7 @@ func (n *Node) suspect(store string, is bool) {
 		return
 	}
 	n.router.Suspect(store, is)
+	n.poller.Disturbed()
 	n.host.Suspect(store, is)
 	if is {
 		n.dispatcher.SetInterest(store, nil)

@@ -107,6 +107,17 @@ func (q *hinted) wake() {
 	}
 }
 
+// wakeAll wakes all polls that wait.
+func (h *hints) wakeAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, q := range h.queues {
+		for el := q.waiters.Front(); el != nil; el = el.Next() {
+			el.Value.(*waiter).wake()
+		}
+	}
+}
+
 func (w *waiter) wake() {
 	w.woken = true
 	if w.cancel != nil {

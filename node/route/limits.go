@@ -44,6 +44,8 @@ const (
 	// recheckAfter is how long a poll waits before the other leaders are asked again all the same, once for all polls of a
 	// queue: a hint may have been lost on its way, or have found a leader that could not be called.
 	recheckAfter = 5 * time.Second
+	// disturbedRecheck is how long, while a store is suspected, a waiting poll takes it that there is somebody to ask.
+	disturbedRecheck = time.Second
 	// interestLinger is how long a queue stays of interest after its last poll: workers come again at once.
 	interestLinger = time.Second
 	// neglectAfter is how long a queue's other leaders may go without being asked while its polls find enough here: none of

@@ -75,9 +75,12 @@ func (p *Poller) Interest() []string { return p.hints.interest(time.Now()) }
 // the leases that are live under it. If ctx ends first, what was got is given back and ctx's error returned. Errors are
 // those of rpc.Backend. The executions are shared and must not be changed.
 func (p *Poller) Poll(ctx context.Context, req rpc.PollRequest) ([]*storagev1.Execution, error) {
+	if p.cutOff() {
+		return nil, errCutOff
+	}
 	f := &filling{p: p, ctx: ctx, req: &req, until: time.Now().Add(req.Wait)}
 	others := p.others(p.turn.Add(1))
-	if len(others) == 0 { // also a node on its own
+	if len(others) == 0 && !p.router.anySuspected() { // also a node on its own
 		err := f.askHere(ctx, req.Max, req.Wait)
 		return f.got, pollError(err)
 	}
@@ -96,6 +99,20 @@ func (p *Poller) Poll(ctx context.Context, req rpc.PollRequest) ([]*storagev1.Ex
 	}
 	return f.got, nil
 }
+
+// errCutOff sends a worker to another node.
+var errCutOff = &rpc.Unavailable{Reason: "this node leads no shard and does not hear those that do", RetryAfter: retryAfter}
+
+// cutOff says whether this node has nobody to ask: a worker that stayed here would get nothing, however much there is to do.
+func (p *Poller) cutOff() bool {
+	if !p.router.anySuspected() {
+		return false
+	}
+	return !slices.ContainsFunc(p.cfg.Leaders(), func(store string) bool { return store == p.self || !p.router.Suspects(store) })
+}
+
+// Disturbed has waiting polls look anew at who can be asked: a store is suspected, or no longer.
+func (p *Poller) Disturbed() { p.hints.wakeAll() }
 
 // pollError says in the API's terms why a poll has no answer.
 func pollError(err error) error {
@@ -261,10 +278,16 @@ func (f *filling) wait() error {
 		if left <= 0 {
 			return nil
 		}
+		recheck := f.p.recheckAfter
+		if f.p.router.anySuspected() {
+			if recheck = min(recheck, disturbedRecheck); f.p.cutOff() {
+				return errCutOff
+			}
+		}
 		ctx, cancel := context.WithCancel(f.ctx)
 		f.p.hints.arm(w, cancel)
 		began := time.Now()
-		err := f.askHere(ctx, f.lacks(), min(left, f.p.recheckAfter))
+		err := f.askHere(ctx, f.lacks(), min(left, recheck))
 		woken := f.p.hints.disarm(w)
 		cancel()
 		switch {
@@ -276,7 +299,7 @@ func (f *filling) wait() error {
 			return err
 		case woken:
 			early, err = 0, f.askAll(rotated(f.p.hints.known(f.req.Queues), f.p.turn.Add(1)))
-		case time.Since(began) < min(left, f.p.recheckAfter):
+		case time.Since(began) < min(left, recheck):
 			early++
 		case time.Until(f.until) > 0 && f.p.hints.neglected(f.req.Queues, time.Now(), f.p.recheckAfter):
 			early, err = 0, f.askAll(f.p.others(f.p.turn.Add(1)))

@@ -82,6 +82,36 @@ func TestASuspectGetsNoLeases(t *testing.T) {
 	}
 }
 
+// A worker is sent to another node from one that has nobody to ask, also one that waits already; a node that leads, or hears
+// one that does, keeps it.
+func TestANodeThatIsCutOffKeepsNoPoll(t *testing.T) {
+	_, a, _, _ := three(t)
+	a.poller.cfg.Leaders = func() []string { return []string{"b", "c"} }
+	a.work.waits = make(chan struct{}, 100)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := a.poller.Poll(t.Context(), poll("c1", 1, time.Minute))
+		ended <- err
+	}()
+	<-a.work.waits
+	a.router.Suspect("b", true)
+	a.poller.Disturbed()
+	<-a.work.waits // it hears c
+	a.router.Suspect("c", true)
+	a.poller.Disturbed()
+	var unavailable *rpc.Unavailable
+	if err := <-ended; !errors.As(err, &unavailable) || unavailable.Ambiguous || unavailable.RetryAfter <= 0 {
+		t.Errorf("the waiting poll ends with %v", err)
+	}
+	if _, err := a.poller.Poll(t.Context(), poll("c2", 1, 0)); !errors.As(err, &unavailable) {
+		t.Errorf("a new one with %v", err)
+	}
+	a.poller.cfg.Leaders = func() []string { return []string{"a", "b"} }
+	if _, err := a.poller.Poll(t.Context(), poll("c3", 1, 0)); err != nil {
+		t.Errorf("where it leads: %v", err)
+	}
+}
+
 func TestAPollWithoutWaitEnds(t *testing.T) {
 	_, a, b, c := three(t)
 	if got, err := a.poller.Poll(t.Context(), poll("c1", 7, 0)); err != nil || len(got) != 0 {

@@ -99,6 +99,21 @@ func (r *Router) Suspects(store string) bool {
 	return p.suspected
 }
 
+// anySuspected says whether any store is suspected.
+func (r *Router) anySuspected() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.peers {
+		p.mu.Lock()
+		is := p.suspected
+		p.mu.Unlock()
+		if is {
+			return true
+		}
+	}
+	return false
+}
+
 // disturbedWithin says whether a node was lost, or this one started, no longer ago than d: callers of a lost one may have
 // come here with claims that they began there.
 func (r *Router) disturbedWithin(d time.Duration) bool {

@@ -80,6 +80,7 @@ func (p *program) app() *cli.App {
 			p.demoCommand(),
 			benchCommand(),
 			p.jobsCommand(),
+			p.scheduleCommand(),
 			p.executionsCommand(),
 			p.deadLettersCommand(),
 			p.queuesCommand(),

@@ -107,6 +107,15 @@ func uint32Flag(c *cli.Context, name string) (*uint32, error) {
 	return new(uint32(n)), nil
 }
 
+// numberFlag reads a flag that holds a number; 0 if it is not set.
+func numberFlag(c *cli.Context, name string) (uint32, error) {
+	n, err := uint32Flag(c, name)
+	if n == nil {
+		return 0, err
+	}
+	return *n, nil
+}
+
 // uint32sFlag reads a flag that holds numbers, of which the parser takes none that is larger.
 func uint32sFlag(c *cli.Context, name string) (list []uint32) {
 	for _, n := range c.UintSlice(name) {

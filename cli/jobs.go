@@ -81,7 +81,7 @@ func (p *program) createJob(ctx context.Context, c *call) error {
 		return err
 	}
 	if spec.GetSchedule() == nil {
-		return usage(c.Context, "one of --at, --in and --every is needed")
+		return usage(c.Context, "one of --at, --in, --every and --cron is needed")
 	}
 	spec.Id, spec.Tenant = c.String("id"), c.tenant
 	receipt, err := c.client.CreateJob(ctx, spec, client.WithIdempotencyKey(c.String("idempotency-key")))
@@ -89,10 +89,10 @@ func (p *program) createJob(ctx context.Context, c *call) error {
 		return err
 	}
 	return c.print.message(receipt, func() [][]string {
-		return [][]string{
+		rows := [][]string{
 			{"id", receipt.GetId()}, {"tenant", receipt.GetTenant()}, {"created", instant(receipt.GetCreateTime())},
-			{"next", instant(receipt.GetNextTime())},
 		}
+		return append(rows, nextRows(receipt.GetNextTimes(), receipt.GetFiresPerDay(), receipt.GetNextTime())...)
 	})
 }
 
@@ -127,12 +127,24 @@ func jobRows(j *carillonv1.Job) [][]string {
 		optional("parked", "yes: due, and waits for a pause of its queue, its tenant or a rule to end")
 	}
 	optional("schedule", scheduleText(j.GetSchedule()))
-	optional("next", instant(j.GetNextTime()))
+	rows = append(rows, scheduleRows(j.GetSchedule())...)
+	if j.GetNextTime() != nil {
+		rows = append(rows, nextRows(j.GetNextTimes(), j.GetFiresPerDay(), j.GetNextTime())...)
+	}
 	optional("runs", runsText(j))
 	if j.GetCatchUp() != carillonv1.CatchUp_CATCH_UP_UNSPECIFIED {
 		optional("catch-up", enum(j.GetCatchUp(), "CATCH_UP_"))
 	}
 	optional("catch-up window", length(j.GetCatchUpWindow()))
+	if n := j.GetCatchUpPerMinute(); n > 0 {
+		optional("catch-up per minute", fmt.Sprint(n))
+	}
+	if j.GetOverlap() > carillonv1.Overlap_OVERLAP_ALLOW {
+		optional("overlap", enum(j.GetOverlap(), "OVERLAP_"))
+	}
+	if n := j.GetPauseAfterFailures(); n > 0 {
+		optional("pause after failures", fmt.Sprint(n))
+	}
 	if j.Priority != nil {
 		optional("priority", fmt.Sprint(j.GetPriority()))
 	}
@@ -154,32 +166,10 @@ func jobRows(j *carillonv1.Job) [][]string {
 
 // runsText is how often a recurring job ran; a one-shot's history tells that of its one execution.
 func runsText(j *carillonv1.Job) string {
-	if j.GetSchedule().GetEvery() == nil {
+	if j.GetSchedule().GetEvery() == nil && j.GetSchedule().GetCron() == nil {
 		return "-"
 	}
 	return fmt.Sprint(j.GetRuns())
-}
-
-func scheduleText(s *carillonv1.Schedule) string {
-	switch when := s.GetWhen().(type) {
-	case *carillonv1.Schedule_At:
-		return "at " + instant(when.At)
-	case *carillonv1.Schedule_Delay:
-		return "in " + length(when.Delay)
-	case *carillonv1.Schedule_Every:
-		text := "every " + length(when.Every.GetInterval())
-		if when.Every.GetStart() != nil {
-			text += " from " + instant(when.Every.GetStart())
-		}
-		if when.Every.GetEnd() != nil {
-			text += " until " + instant(when.Every.GetEnd())
-		}
-		if n := when.Every.GetMaxRuns(); n > 0 {
-			text += fmt.Sprintf(", %d times", n)
-		}
-		return text
-	}
-	return "-"
 }
 
 func pairsText(m map[string]string) string {
@@ -239,7 +229,8 @@ func pageSize(limit int) int32 {
 
 // updatable maps flags to the fields of JobPatch that they set.
 var updatable = map[string]string{
-	"queue": "queue", "at": "schedule", "in": "schedule", "every": "schedule", "catch-up": "catch_up",
+	"queue": "queue", "at": "schedule", "in": "schedule", "every": "schedule", "cron": "schedule",
+	"overlap": "overlap", "catch-up-per-minute": "catch_up_per_minute", "pause-after-failures": "pause_after_failures", "catch-up": "catch_up",
 	"catch-up-window": "catch_up_window", "start-deadline": "start_deadline", "payload": "payload",
 	"payload-file": "payload", "payload-ref": "payload_ref", "content-type": "content_type", "header": "headers",
 	"label": "labels", "priority": "priority", "fairness-key": "fairness_key", "retention": "retention",
@@ -273,6 +264,15 @@ func (p *program) updateJob(ctx context.Context, c *call) error {
 	}
 	if named["catch_up"] {
 		patch.CatchUp = &s.CatchUp
+	}
+	if named["overlap"] {
+		patch.Overlap = &s.Overlap
+	}
+	if named["catch_up_per_minute"] {
+		patch.CatchUpPerMinute = &s.CatchUpPerMinute
+	}
+	if named["pause_after_failures"] {
+		patch.PauseAfterFailures = &s.PauseAfterFailures
 	}
 	if named["payload"] {
 		patch.Payload = s.GetPayload()

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/urfave/cli/v2"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
@@ -17,19 +17,18 @@ const maxPayloadFile = 2 << 20
 // specFlags are the fields of a job that both a create and an update can set.
 func specFlags() []cli.Flag {
 	when, work, failure := "when:", "work:", "failure:"
-	return []cli.Flag{
+	return slices.Concat(scheduleFlags(), []cli.Flag{
 		&cli.StringFlag{Name: "queue", Category: work, Usage: "`QUEUE` its executions go to (default: default)"},
-		&cli.StringFlag{Name: "at", Category: when, Usage: "once, at this `INSTANT` (RFC 3339)"},
-		&cli.StringFlag{
-			Name: "in", Aliases: []string{"delay"}, Category: when, Usage: "once, this `DURATION` from now: 90s, 1h30m, 7d",
-		},
-		&cli.StringFlag{Name: "every", Category: when, Usage: "again and again, at this `INTERVAL`"},
-		&cli.StringFlag{Name: "anchor", Category: when, Usage: "`INSTANT` that the interval's grid is aligned to"},
-		&cli.StringFlag{Name: "start", Category: when, Usage: "no occurrence before this `INSTANT`"},
-		&cli.StringFlag{Name: "end", Category: when, Usage: "no occurrence after this `INSTANT`"},
-		&cli.Uint64Flag{Name: "max-runs", Category: when, Usage: "at most `N` occurrences", DefaultText: "no bound"},
 		&cli.StringFlag{Name: "catch-up", Category: when, Usage: "what of missed occurrences: `RULE` is none, latest or all"},
 		&cli.StringFlag{Name: "catch-up-window", Category: when, Usage: "skip missed occurrences older than this `DURATION`"},
+		&cli.Int64Flag{
+			Name: "catch-up-per-minute", Category: when, Usage: "with --catch-up all: start at most `N` missed ones a minute", DefaultText: "60",
+		},
+		&cli.StringFlag{
+			Name: "overlap", Category: when,
+			Usage: "while an earlier occurrence lives: `RULE` is allow, skip, queue-one, queue-all or cancel-running (default: allow)",
+		},
+		&cli.Int64Flag{Name: "pause-after-failures", Category: failure, Usage: "pause the job after `N` dead letters in a row", DefaultText: "never"},
 		&cli.StringFlag{
 			Name: "start-deadline", Category: when, Usage: "expire if not started this `DURATION` after its time",
 		},
@@ -50,7 +49,7 @@ func specFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "retry-factor", Category: failure, Usage: "`FACTOR` by which delays grow", DefaultText: "2"},
 		&cli.StringFlag{Name: "retry-max-delay", Category: failure, Usage: "longest `DURATION` between attempts (default: 1h)"},
 		&cli.Float64Flag{Name: "retry-jitter", Category: failure, Usage: "`PART` of a delay that is spread", DefaultText: "0.1"},
-	}
+	})
 }
 
 // spec reads the flags above. What is not set stays unset. Names are those of JobSpec.
@@ -75,6 +74,13 @@ func (p *program) spec(c *cli.Context) (*carillonv1.JobSpec, error) {
 			s.CatchUp = carillonv1.CatchUp(n)
 			return err
 		},
+		func() error {
+			n, err := parseEnum(c, "overlap", "OVERLAP_", carillonv1.Overlap_value)
+			s.Overlap = carillonv1.Overlap(n)
+			return err
+		},
+		func() (err error) { s.CatchUpPerMinute, err = numberFlag(c, "catch-up-per-minute"); return err },
+		func() (err error) { s.PauseAfterFailures, err = numberFlag(c, "pause-after-failures"); return err },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -82,52 +88,6 @@ func (p *program) spec(c *cli.Context) (*carillonv1.JobSpec, error) {
 		}
 	}
 	return s, nil
-}
-
-// schedule reads --at, --in or --every with what belongs to it; nil if none is set.
-func schedule(c *cli.Context) (*carillonv1.Schedule, error) {
-	set := 0
-	for _, name := range []string{"at", "in", "every"} {
-		if c.IsSet(name) {
-			set++
-		}
-	}
-	if set > 1 {
-		return nil, usage(c, "--at, --in and --every exclude each other")
-	}
-	if !c.IsSet("every") {
-		for _, name := range []string{"anchor", "start", "end", "max-runs"} {
-			if c.IsSet(name) {
-				return nil, usage(c, "--%s goes with --every only", name)
-			}
-		}
-	}
-	switch {
-	case c.IsSet("at"):
-		at, err := instantFlag(c, "at")
-		return &carillonv1.Schedule{When: &carillonv1.Schedule_At{At: at}}, err
-	case c.IsSet("in"):
-		delay, err := lengthFlag(c, "in")
-		return &carillonv1.Schedule{When: &carillonv1.Schedule_Delay{Delay: delay}}, err
-	case c.IsSet("every"):
-		every, err := every(c)
-		return &carillonv1.Schedule{When: &carillonv1.Schedule_Every{Every: every}}, err
-	}
-	return nil, nil
-}
-
-func every(c *cli.Context) (*carillonv1.Every, error) {
-	interval, err := lengthFlag(c, "every")
-	if err != nil {
-		return nil, err
-	}
-	e := &carillonv1.Every{Interval: interval, MaxRuns: c.Uint64("max-runs")}
-	for name, field := range map[string]**timestamppb.Timestamp{"anchor": &e.Anchor, "start": &e.Start, "end": &e.End} {
-		if *field, err = instantFlag(c, name); err != nil {
-			return nil, err
-		}
-	}
-	return e, nil
 }
 
 // retry reads the retry policy; nil if no flag of it is set.

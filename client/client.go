@@ -34,6 +34,7 @@ type Client struct {
 	tenants    carillonv1connect.TenantServiceClient
 	pauses     carillonv1connect.PauseServiceClient
 	cluster    carillonv1connect.ClusterServiceClient
+	schedules  carillonv1connect.ScheduleServiceClient
 
 	// closed ends what the merger sends after Close.
 	closed context.Context
@@ -112,6 +113,7 @@ func (c *Client) connect(doer connect.HTTPClient) {
 	c.tenants = carillonv1connect.NewTenantServiceClient(doer, base, opts)
 	c.pauses = carillonv1connect.NewPauseServiceClient(doer, base, opts)
 	c.cluster = carillonv1connect.NewClusterServiceClient(doer, base, opts)
+	c.schedules = carillonv1connect.NewScheduleServiceClient(doer, base, opts)
 }
 
 // Close ends merged creates that are being sent, waits for them and drops idle connections. Creates after it fail with

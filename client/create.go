@@ -72,7 +72,8 @@ func (c *Client) createOne(
 	}
 	return &carillonv1.JobReceipt{
 		Id: res.GetId(), Tenant: res.GetTenant(), Incarnation: res.GetIncarnation(), Version: res.GetVersion(),
-		CreateTime: res.GetCreateTime(), NextTime: res.GetNextTime(),
+		CreateTime: res.GetCreateTime(), NextTime: res.GetNextTime(), NextTimes: res.GetNextTimes(),
+		FiresPerDay: res.GetFiresPerDay(),
 	}, nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"log"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/carillon-scheduler/carillon/client"
 	"github.com/carillon-scheduler/carillon/client/clienttest"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
@@ -98,4 +100,36 @@ func ExampleClient_ListJobs() {
 	// Output:
 	// report-eu JOB_STATE_ACTIVE
 	// report-us JOB_STATE_ACTIVE
+}
+
+// A cron job fires on the clock of its zone. A preview shows what that clock's jumps do, before there is a job.
+func ExampleCron() {
+	c, err := client.New("", client.WithTransport(clienttest.NewServer()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	ctx := context.Background()
+	schedule := client.Cron("America/New_York", "30 2 * * *")
+	schedule.GetCron().Gap = carillonv1.Gap_GAP_SKIP
+	preview, err := c.PreviewSchedule(ctx, &carillonv1.PreviewScheduleRequest{
+		Schedule: schedule, Count: 2, After: timestamppb.New(time.Date(2026, 3, 7, 0, 0, 0, 0, time.UTC)),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, t := range preview.GetTimes() {
+		fmt.Println(t.GetLocal(), t.GetVerdict())
+	}
+	_, err = c.Create(ctx, client.Job{ID: "nightly", Schedule: schedule, Overlap: carillonv1.Overlap_OVERLAP_SKIP})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = c.Create(ctx, client.Job{Schedule: client.Cron("", "0 0 31 2 *")})
+	fmt.Println("refused:", errors.Is(err, client.ErrInvalid))
+	// Output:
+	// 2026-03-07T02:30:00-05:00 PREVIEW_VERDICT_FIRES
+	// 2026-03-08T03:00:00-04:00 PREVIEW_VERDICT_SKIPPED_GAP
+	// 2026-03-09T02:30:00-04:00 PREVIEW_VERDICT_FIRES
+	// refused: true
 }

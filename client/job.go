@@ -15,7 +15,7 @@ type (
 	JobSpec = carillonv1.JobSpec
 	// RetryPolicy decides on the attempts after a failure.
 	RetryPolicy = carillonv1.RetryPolicy
-	// Schedule says when a job fires: see At, After and Every.
+	// Schedule says when a job fires: see At, After, Every and Cron.
 	Schedule = carillonv1.Schedule
 )
 
@@ -29,6 +29,11 @@ type Job struct {
 	// CatchUp says what happens to occurrences that nobody could fire at their time, CatchUpWindow how old they may be.
 	CatchUp       carillonv1.CatchUp
 	CatchUpWindow time.Duration
+	// CatchUpPerMinute is the pace of catching up with all of them; 0: 60. Overlap says what happens to an occurrence that
+	// falls due while an earlier one lives. PauseAfterFailures pauses the job after so many dead letters in a row; 0: never.
+	// Recurring jobs only.
+	CatchUpPerMinute, PauseAfterFailures uint32
+	Overlap                              carillonv1.Overlap
 	// Payload is given to the worker unchanged. PayloadRef says where it is instead.
 	Payload                 []byte
 	ContentType, PayloadRef string
@@ -52,7 +57,8 @@ func (j Job) Spec() *JobSpec {
 		CatchUpWindow: duration(j.CatchUpWindow), Payload: j.Payload, ContentType: j.ContentType,
 		PayloadRef: j.PayloadRef, Labels: j.Labels, Headers: j.Headers, Priority: j.Priority,
 		FairnessKey: j.FairnessKey, Retry: j.Retry, Lease: duration(j.Lease),
-		StartDeadline: duration(j.StartDeadline), Retention: duration(j.Retention),
+		StartDeadline: duration(j.StartDeadline), Retention: duration(j.Retention), Overlap: j.Overlap,
+		CatchUpPerMinute: j.CatchUpPerMinute, PauseAfterFailures: j.PauseAfterFailures,
 	}
 }
 
@@ -100,4 +106,11 @@ func After(d time.Duration) *Schedule {
 // fill in the message itself.
 func Every(interval time.Duration) *Schedule {
 	return &Schedule{When: &carillonv1.Schedule_Every{Every: &carillonv1.Every{Interval: durationpb.New(interval)}}}
+}
+
+// Cron is whenever one of the patterns says so, on the clock of a zone of the IANA database, like Europe/Berlin; empty: UTC.
+// For rules about the jumps of that clock, exclusions, a start, an end, a number of runs or a spread fill in the message
+// itself. docs/schedules.md is the whole model.
+func Cron(zone string, lines ...string) *Schedule {
+	return &Schedule{When: &carillonv1.Schedule_Cron{Cron: &carillonv1.Cron{Zone: zone, Lines: lines}}}
 }

@@ -21,7 +21,7 @@ var arrows = map[string][]string{
 	"cli":                                 {"cli/manifest", "client", "node", "bench", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
 	"cli/manifest":                        {"proto/carillon/v1"},
 	"client":                              {"proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/codec"},
-	"client/clienttest":                   {"client", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
+	"client/clienttest":                   {"client", "cron", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
 	"bench":                               {"client", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/codec"},
 	"node":                                {"node/clock", "node/control", "node/dispatch", "node/expand", "node/peer", "node/replica", "node/route", "rpc", "cron", "schedule", "store", "fsm", "proto/carillon/storage/v1", "proto/carillon/cluster/v1"},
 	"node/clock":                          {},

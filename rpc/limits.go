@@ -148,6 +148,7 @@ var limitTable = []Limit{
 	{"max_fires_per_day", "`schedule.max_fires_per_day`, and the server's `--max-fires-per-day`", "the fires on the busiest day of the year to come; recurring jobs", "no bound", refused + " with the number and the next times"},
 	{"catch_up_per_minute", "`catch_up_per_minute`", "1 to 60,000; recurring jobs with `CATCH_UP_ALL`", "60", refused},
 	{"pause_after_failures", "`pause_after_failures`", "at most 1,000; recurring jobs", "0: never", refused},
+	{"preview", "`count` of PreviewSchedule", "1 to 1,000; fewer are answered when more than 100,000 times are skipped among them", "10", refused},
 	{"catch_up_window", "`catch_up_window`", "more than 0, at most 1 year", "no bound", refused},
 	{"max_attempts", "`retry.max_attempts`", "1 to 1,000", "5", refused},
 	{"first_delay", "`retry.first_delay`", "0 to 24 h", "1 s", refused},

@@ -344,6 +344,8 @@ func limitEdges() map[string][]edge {
 		"pause_after_failures": {jobEdge("job.pause_after_failures", 1000, 1001, func(j spec, n uint32) {
 			j.Schedule, j.PauseAfterFailures = hourly(), n
 		})},
+		"preview": {callEdge("count", (*server).previewSchedule, &carillonv1.PreviewScheduleRequest{Schedule: hourly(), Count: 1000},
+			&carillonv1.PreviewScheduleRequest{Schedule: hourly(), Count: 1001})},
 		"catch_up_window": spanEdges("job.catch_up_window", time.Millisecond, year,
 			func(j spec, d *durationpb.Duration) { j.CatchUpWindow = d }),
 		"max_attempts": {jobEdge("job.retry.max_attempts", 1000, 1001,

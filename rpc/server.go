@@ -189,6 +189,7 @@ func serviceNames() []string {
 	return []string{
 		carillonv1connect.JobServiceName, carillonv1connect.WorkerServiceName, carillonv1connect.ExecutionServiceName,
 		carillonv1connect.QueueServiceName, carillonv1connect.TenantServiceName, carillonv1connect.ClusterServiceName,
+		carillonv1connect.ScheduleServiceName,
 	}
 }
 
@@ -223,6 +224,8 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.JobServiceTriggerJobProcedure, single, s.triggerJob),
 		unary(s, carillonv1connect.JobServiceGetJobHistoryProcedure, single, s.getJobHistory),
 		unary(s, carillonv1connect.JobServiceListOccurrencesProcedure, single, s.listOccurrences),
+
+		unary(s, carillonv1connect.ScheduleServicePreviewScheduleProcedure, single, s.previewSchedule),
 
 		unary(s, carillonv1connect.WorkerServiceClaimProcedure, single, s.claim),
 		unary(s, carillonv1connect.WorkerServiceHeartbeatProcedure, maxBatchBytes, s.heartbeat),
@@ -317,5 +320,6 @@ func apiFiles() []protoreflect.FileDescriptor {
 		carillonv1.File_carillon_v1_execution_service_proto, carillonv1.File_carillon_v1_queue_service_proto,
 		carillonv1.File_carillon_v1_tenant_service_proto, carillonv1.File_carillon_v1_cluster_service_proto,
 		carillonv1.File_carillon_v1_pause_service_proto,
+		carillonv1.File_carillon_v1_schedule_service_proto,
 	}
 }

@@ -118,9 +118,14 @@ func (t *timetable) show(n int, afterMS int64, known []int64) (out upcoming) {
 	return out
 }
 
+// maxRuns is how often a schedule fires at most; 0: there is no bound.
+func maxRuns(s *storagev1.Schedule) uint64 {
+	return s.GetEvery().GetMaxRuns() + s.GetCron().GetMaxRuns()
+}
+
 // runsLeft is how many times are shown of a schedule that has had runs.
 func runsLeft(s *storagev1.Schedule, runs uint64) int {
-	limit := s.GetEvery().GetMaxRuns() + s.GetCron().GetMaxRuns()
+	limit := maxRuns(s)
 	if limit == 0 {
 		return shownTimes
 	}

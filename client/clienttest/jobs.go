@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/carillon-scheduler/carillon/cron"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -23,6 +24,8 @@ type job struct {
 	spec    *carillonv1.JobSpec
 	receipt *carillonv1.JobReceipt
 	pending *execution
+	// cron is set for jobs with such a schedule.
+	cron *cron.Schedule
 }
 
 // execution is an execution with what a worker needs of its job, and its lease.
@@ -46,7 +49,7 @@ func (s jobService) CreateJob(
 	}
 	return connect.NewResponse(&carillonv1.CreateJobResponse{
 		Id: r.GetId(), Tenant: r.GetTenant(), Incarnation: r.GetIncarnation(), Version: r.GetVersion(),
-		CreateTime: r.GetCreateTime(), NextTime: r.GetNextTime(),
+		CreateTime: r.GetCreateTime(), NextTime: r.GetNextTime(), NextTimes: r.GetNextTimes(), FiresPerDay: r.GetFiresPerDay(),
 	}), nil
 }
 
@@ -99,6 +102,13 @@ func (s *Server) create(req *carillonv1.CreateJobRequest) (*carillonv1.JobReceip
 	if spec.GetSchedule().GetWhen() == nil {
 		return nil, invalid("job.schedule", "must be set")
 	}
+	var cronSchedule *cron.Schedule
+	if c := spec.GetSchedule().GetCron(); c != nil {
+		var err error
+		if cronSchedule, err = compile(c); err != nil {
+			return nil, err
+		}
+	}
 	if strings.ContainsAny(spec.GetQueue(), " \x00") || !utf8.ValidString(spec.GetQueue()) {
 		return nil, invalid("job.queue", "must be 1 to 128 characters of [A-Za-z0-9._:@+{}-]")
 	}
@@ -120,7 +130,7 @@ func (s *Server) create(req *carillonv1.CreateJobRequest) (*carillonv1.JobReceip
 		}
 		return old.receipt, nil
 	}
-	return s.accept(key, spec), nil
+	return s.accept(key, spec, cronSchedule), nil
 }
 
 func invalid(field, description string) error {
@@ -142,15 +152,16 @@ func differing(a, b *carillonv1.JobSpec) []string {
 }
 
 // accept stores a new job. The lock is held.
-func (s *Server) accept(key name, spec *carillonv1.JobSpec) *carillonv1.JobReceipt {
+func (s *Server) accept(key name, spec *carillonv1.JobSpec, cronSchedule *cron.Schedule) *carillonv1.JobReceipt {
 	now := time.Now()
-	j := &job{spec: spec, Job: &carillonv1.Job{
+	j := &job{spec: spec, cron: cronSchedule, Job: &carillonv1.Job{
 		Id: key.id, Tenant: key.tenant, Queue: spec.GetQueue(), Schedule: proto.CloneOf(spec.GetSchedule()),
 		CatchUp: spec.GetCatchUp(), Payload: spec.GetPayload(), ContentType: spec.GetContentType(),
 		PayloadRef: spec.GetPayloadRef(), Labels: spec.GetLabels(), Headers: spec.GetHeaders(),
 		Priority: spec.Priority, FairnessKey: spec.GetFairnessKey(), Retry: proto.CloneOf(spec.GetRetry()),
-		Lease: spec.GetLease(), Retention: spec.GetRetention(),
-		Version: 1, Incarnation: uint64(len(s.jobs) + 1), State: carillonv1.JobState_JOB_STATE_ACTIVE,
+		Lease: spec.GetLease(), Retention: spec.GetRetention(), Overlap: spec.GetOverlap(), CatchUpPerMinute: spec.GetCatchUpPerMinute(),
+		PauseAfterFailures: spec.GetPauseAfterFailures(),
+		Version:            1, Incarnation: uint64(len(s.jobs) + 1), State: carillonv1.JobState_JOB_STATE_ACTIVE,
 		CreateTime: timestamppb.New(now), UpdateTime: timestamppb.New(now),
 	}}
 	if j.Priority == nil {
@@ -167,13 +178,14 @@ func (s *Server) accept(key name, spec *carillonv1.JobSpec) *carillonv1.JobRecei
 	case *carillonv1.Schedule_Delay:
 		due = now.Add(when.Delay.AsDuration())
 		j.Schedule = &carillonv1.Schedule{When: &carillonv1.Schedule_At{At: timestamppb.New(due)}}
-	case *carillonv1.Schedule_Every:
-		due = now.Add(when.Every.GetInterval().AsDuration())
+	case *carillonv1.Schedule_Every, *carillonv1.Schedule_Cron:
+		due, _ = j.next(now)
+		j.showTimes(now)
 	}
 	s.expect(j, due)
 	j.receipt = &carillonv1.JobReceipt{
 		Id: key.id, Tenant: key.tenant, Incarnation: j.GetIncarnation(), Version: 1, CreateTime: j.GetCreateTime(),
-		NextTime: j.GetNextTime(),
+		NextTime: j.GetNextTime(), NextTimes: j.GetNextTimes(), FiresPerDay: j.GetFiresPerDay(),
 	}
 	s.jobs[key] = j
 	return j.receipt
@@ -237,7 +249,7 @@ func (s jobService) ListJobs(
 			j.GetState() != carillonv1.JobState_JOB_STATE_DELETED &&
 			(req.Msg.GetState() == 0 || req.Msg.GetState() == j.GetState()) {
 			listed := proto.CloneOf(j.Job)
-			listed.Payload = nil
+			listed.Payload, listed.NextTimes, listed.FiresPerDay = nil, nil, 0
 			all = append(all, listed)
 		}
 	}
@@ -289,6 +301,10 @@ func (s jobService) UpdateJob(
 	r := req.Msg
 	j, err := s.change(r.GetTenant(), r.GetId(), r.GetExpectedVersion(), func(j *job) {
 		patch(j.ProtoReflect(), r.GetJob().ProtoReflect(), r.GetUpdateMask().GetPaths())
+		if r.GetJob().GetSchedule() != nil {
+			// The occurrence that is pending stays: the times after it are not known.
+			j.NextTimes, j.FiresPerDay = nil, 0
+		}
 	})
 	return connect.NewResponse(&carillonv1.UpdateJobResponse{Job: j}), err
 }

@@ -69,6 +69,7 @@ func NewServer() *Server {
 	mux.Handle(carillonv1connect.NewTenantServiceHandler(tenantService{s}, opts))
 	mux.Handle(carillonv1connect.NewPauseServiceHandler(pauseService{s}, opts))
 	mux.Handle(carillonv1connect.NewClusterServiceHandler(clusterService{s}, opts))
+	mux.Handle(carillonv1connect.NewScheduleServiceHandler(scheduleService{s}, opts))
 	s.mux = mux
 	return s
 }

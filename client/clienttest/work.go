@@ -125,8 +125,9 @@ func (s *Server) lease(e *execution, req *carillonv1.ClaimRequest, now time.Time
 	})
 	if e.job.pending == e {
 		e.job.Runs++
-		if every := e.job.GetSchedule().GetEvery(); every != nil {
-			s.expect(e.job, e.dueAt.Add(every.GetInterval().AsDuration()))
+		if next, ok := e.job.next(e.dueAt); ok {
+			s.expect(e.job, next)
+			e.job.showTimes(e.dueAt)
 		} else {
 			e.job.pending, e.job.NextTime = nil, nil
 			e.job.State = carillonv1.JobState_JOB_STATE_EXHAUSTED

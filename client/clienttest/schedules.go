@@ -1,0 +1,115 @@
+package clienttest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/carillon-scheduler/carillon/cron"
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+type scheduleService struct{ *Server }
+
+// compile makes a schedule that says when a cron job fires; its error is that of the call.
+func compile(c *carillonv1.Cron) (*cron.Schedule, error) {
+	spec := cron.Spec{
+		Lines: c.GetLines(), Zone: cmp.Or(c.GetZone(), "UTC"),
+		Rules: cron.Rules{Gap: cron.Gap(max(c.GetGap(), 1) - 1), Repeat: cron.Repeat(max(c.GetRepeat(), 1) - 1)},
+		Exclude: cron.Exclusions{
+			Dates: c.GetExclude().GetDates(), Weekdays: c.GetExclude().GetWeekdays(), Lines: c.GetExclude().GetLines(),
+		},
+	}
+	if c.GetStart() != nil {
+		spec.Start = c.GetStart().AsTime()
+	}
+	if c.GetEnd() != nil {
+		spec.End = c.GetEnd().AsTime()
+	}
+	s, err := cron.Compile(spec)
+	if err != nil {
+		return nil, invalid("job.schedule.cron", err.Error())
+	}
+	return s, nil
+}
+
+// next is a recurring job's first occurrence after an instant; ok is false if there is none. The lock is held.
+func (j *job) next(after time.Time) (at time.Time, ok bool) {
+	if every := j.GetSchedule().GetEvery(); every != nil {
+		return after.Add(every.GetInterval().AsDuration()), true
+	}
+	if j.cron == nil {
+		return time.Time{}, false
+	}
+	o, ok := j.cron.Next(after)
+	return o.At, ok
+}
+
+// showTimes shows a cron job's five times after an instant. The lock is held.
+func (j *job) showTimes(after time.Time) {
+	j.NextTimes = nil
+	if j.cron == nil {
+		return
+	}
+	j.FiresPerDay = uint32(j.cron.PerDay(after).BusiestDay)
+	for len(j.NextTimes) < 5 {
+		o, ok := j.cron.Next(after)
+		if !ok {
+			break
+		}
+		after = o.At
+		j.NextTimes = append(j.NextTimes, &carillonv1.FireTime{Time: timestamppb.New(o.At), Local: localOf(&o)})
+	}
+}
+
+func localOf(o *cron.Occurrence) string {
+	return o.At.In(time.FixedZone("", o.OffsetSeconds)).Format(time.RFC3339)
+}
+
+// PreviewSchedule knows cron schedules only.
+func (s scheduleService) PreviewSchedule(
+	_ context.Context, req *connect.Request[carillonv1.PreviewScheduleRequest],
+) (*connect.Response[carillonv1.PreviewScheduleResponse], error) {
+	c := req.Msg.GetSchedule().GetCron()
+	if c == nil {
+		return nil, Fail(connect.CodeUnimplemented, fmt.Sprintf("a preview of %T", req.Msg.GetSchedule().GetWhen()))
+	}
+	compiled, err := compile(c)
+	if err != nil {
+		return nil, err
+	}
+	after := time.Now()
+	if req.Msg.GetAfter() != nil {
+		after = req.Msg.GetAfter().AsTime()
+	}
+	rate := compiled.PerDay(after)
+	res := &carillonv1.PreviewScheduleResponse{
+		Schedule: req.Msg.GetSchedule(), ZoneVersion: cron.ZoneVersion(), FiresPerDay: uint32(rate.BusiestDay), FiresPerYear: uint64(rate.Year),
+		Ended: true,
+	}
+	left := cmp.Or(int(req.Msg.GetCount()), 10)
+	for e := range compiled.Walk(after) {
+		if e.Verdict == cron.Fires {
+			left--
+		}
+		if left < 0 {
+			res.Ended = false
+			break
+		}
+		t := &carillonv1.PreviewedTime{
+			Verdict: map[cron.Verdict]carillonv1.PreviewVerdict{cron.Fires: 1, cron.InGap: 2, cron.Excluded: 3}[e.Verdict],
+			Rule:    carillonv1.FireRule(e.Rule + 1), Time: timestamppb.New(e.At), Local: localOf(&e.Occurrence),
+			LastTime: timestamppb.New(e.LastAt), Count: uint32(e.Count),
+		}
+		if e.Named != e.Local {
+			t.Named = strings.Replace(e.Named.String(), " ", "T", 1)
+		}
+		res.Times = append(res.Times, t)
+	}
+	return connect.NewResponse(res), nil
+}

@@ -46,6 +46,8 @@ const (
 	RuleLease = "lease"
 	// RuleOccurrence: an occurrence has one execution, and a one-shot is never without.
 	RuleOccurrence = "occurrence"
+	// RuleSchedule: what a cron job is to fire next is what its schedule says. Only package expand can tell.
+	RuleSchedule = "schedule"
 	// RuleMarker: a stop marker has a job that it stops, or housekeeping that removes it; what is held or parked has a reason.
 	RuleMarker = "marker"
 	// RulePayload: a payload that is referred to is there, and one that is there has a job or housekeeping that removes it.

@@ -52,20 +52,37 @@ func OlderHorizons(r Reader, version string, cursor []byte, limit, budget int) (
 			return false
 		}
 		read++
-		if c, ok := fieldBytes(value, jobSchedule, scheduleCron); ok && c == nil {
-			return true
-		}
-		tenant, jobID, ok := parseJobKey(key, KindJob)
-		j := &storagev1.Job{}
-		if !ok || j.UnmarshalVT(value) != nil {
-			panic(corrupt(key))
-		}
-		if IsOlder(j, version) {
-			older = append(older, JobRef{tenant, jobID})
+		if ref, j := cronJob(key, value); j != nil && IsOlder(j, version) {
+			older = append(older, ref)
 		}
 		return true
 	})
 	return older, next
+}
+
+// ScanCron calls fn for the cron jobs with their rows' keys, until it returns false.
+func ScanCron(r Reader, fn func(key []byte, ref JobRef, j *storagev1.Job) bool) {
+	r.Scan(FirstJob(), PrefixEnd(FirstJob()), func(key, value []byte) bool {
+		ref, j := cronJob(key, value)
+		return j == nil || fn(bytes.Clone(key), ref, j)
+	})
+}
+
+// cronJob decodes a job's row if it is a cron job's; nil: it is not.
+func cronJob(key, value []byte) (JobRef, *storagev1.Job) {
+	if c, ok := fieldBytes(value, jobSchedule, scheduleCron); ok && c == nil {
+		return JobRef{}, nil
+	}
+	return decodeJob(key, value)
+}
+
+func decodeJob(key, value []byte) (JobRef, *storagev1.Job) {
+	tenant, jobID, ok := parseJobKey(key, KindJob)
+	j := &storagev1.Job{}
+	if !ok || j.UnmarshalVT(value) != nil {
+		panic(corrupt(key))
+	}
+	return JobRef{tenant, jobID}, j
 }
 
 // ZoneChanges returns up to limit of a tenant's jobs whose instants newer zone data has moved, by id, from cursor on; an
@@ -90,13 +107,8 @@ func ZoneChanges(r Reader, tenant string, cursor []byte, limit, budget int) (job
 		if c, ok := fieldBytes(value, jobZoneChange); ok && c == nil {
 			return true
 		}
-		tenant, jobID, ok := parseJobKey(key, KindJob)
-		j := &storagev1.Job{}
-		if !ok || j.UnmarshalVT(value) != nil {
-			panic(corrupt(key))
-		}
-		if j.State != storagev1.JobState_JOB_STATE_DELETED {
-			jobs = append(jobs, JobView{Tenant: tenant, JobID: jobID, Job: j, State: j.State, NextMS: j.NextMs})
+		if ref, j := decodeJob(key, value); j.State != storagev1.JobState_JOB_STATE_DELETED {
+			jobs = append(jobs, JobView{Tenant: ref.Tenant, JobID: ref.JobID, Job: j, State: j.State, NextMS: j.NextMs})
 		}
 		return true
 	})

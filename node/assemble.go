@@ -156,11 +156,13 @@ func (n *Node) openClock(lastStampMS int64) error {
 	return err
 }
 
+// cronEvaluator says when cron jobs fire.
+var cronEvaluator = expand.Evaluator{ZoneVersion: cron.ZoneVersion(), Horizon: schedule.Horizon, Pass: schedule.Pass}
+
 // expanding configures the expander. A virtual clock waits for it.
 func (n *Node) expanding() expand.Config {
 	cfg := expand.Config{
-		Evaluator: expand.Evaluator{ZoneVersion: cron.ZoneVersion(), Horizon: schedule.Horizon, Pass: schedule.Pass},
-		Pace:      expandPace, Logger: n.logger,
+		Evaluator: cronEvaluator, Pace: expandPace, Logger: n.logger,
 	}
 	if n.advancer != nil {
 		cfg.Pace, cfg.Settled = 0, n.advancer.changed.poke

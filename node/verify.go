@@ -170,12 +170,16 @@ func look(ctx context.Context, job lookJob) (found *clusterv1.VerificationRespon
 	}
 	r := &slowReader{Reader: store.NewReader(job.rows, asked.Shard), ctx: ctx, began: time.Now()}
 	found.Digest, found.Rows = fsm.Digest(r)
-	fsm.Check(r, func(v fsm.Violation) {
+	note := func(v fsm.Violation) {
 		found.ViolationCount++
 		if len(found.Violations) < maxViolations {
 			found.Violations = append(found.Violations, &clusterv1.Violation{Rule: v.Rule, Key: v.Key, Detail: v.Detail})
 		}
-	})
+	}
+	fsm.Check(r, note)
+	if found.ViolationCount == 0 { // else rows may not be readable
+		cronEvaluator.Check(r, asked.Index, note)
+	}
 	if err := errors.Join(r.Err(), ctx.Err()); err != nil {
 		return nil, err
 	}

@@ -48,6 +48,7 @@ func (p *program) jobsCommand() *cli.Command {
 					&cli.StringSliceFlag{Name: "clear", Usage: "put `FIELD` back to its default; repeatable"},
 				}, specFlags()),
 			}, p.updateJob),
+			p.putCommand(),
 			p.calling(cli.Command{
 				Name: "pause", Usage: "stop a job's firing and hold what is ready of it", ArgsUsage: "ID",
 				Flags: append(pauseFlags(), expectedFlag()),

@@ -34,6 +34,14 @@ func (c *Client) UpdateJob(ctx context.Context, req *carillonv1.UpdateJobRequest
 	return res.GetJob(), err
 }
 
+// PutJob makes a job be what req says: it creates it, or replaces its whole definition, or changes nothing. req gets a random
+// idempotency key if it has none. ErrVersionConflict if req.ExpectedVersion is not the current one, or req.MustNotExist does not
+// hold.
+func (c *Client) PutJob(ctx context.Context, req *carillonv1.PutJobRequest) (*carillonv1.PutJobResponse, error) {
+	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())
+	return unary(ctx, c, identified, c.jobs.PutJob, req)
+}
+
 // PauseJob stops a job's firing and holds its ready executions. req gets a random idempotency key if it has none.
 func (c *Client) PauseJob(ctx context.Context, req *carillonv1.PauseJobRequest) (*carillonv1.Job, error) {
 	req.IdempotencyKey = keyOr(req.GetIdempotencyKey())

@@ -141,26 +141,7 @@ func (a *apply) storeTemplate(t *storagev1.Template, tenant, jobID string, j *st
 
 // createConflict refuses a create of a job that exists from another request, naming what differs from it as it is now.
 func (a *apply) createConflict(c *storagev1.CreateJob, j *storagev1.Job) *Refusal {
-	var fields []string
-	differ := func(name string, differs bool) {
-		if differs {
-			fields = append(fields, name)
-		}
-	}
-	differ("schedule", !sameSchedule(c.Schedule, j))
-	differ("catch_up", c.CatchUp != j.CatchUp)
-	differ("catch_up_window", c.CatchUpWindowMs != j.CatchUpWindowMs)
-	differ("overlap", c.Overlap != j.Overlap)
-	differ("catch_up_per_minute", c.CatchUpPerMinute != j.CatchUpPerMinute)
-	differ("pause_after_failures", c.PauseAfterFailures != j.PauseAfterFailures)
-	differ("labels", !sameKeyValues(c.Labels, j.Labels))
-	t := j.Template
-	if t == nil {
-		t = a.oneShotTemplate(c.Tenant, c.JobId, j)
-	}
-	if t != nil {
-		fields = append(fields, a.templateDifference(c.Tenant, c.JobId, j.Incarnation, c.Template, t)...)
-	}
+	fields := a.definitionDifference(c, j, a.templateOf(c.Tenant, c.JobId, j), sameSchedule(c.Schedule, j))
 	if len(fields) == 0 {
 		// Everything that can still be compared agrees: it is another request all the same.
 		fields = []string{"idempotency_key"}
@@ -168,6 +149,40 @@ func (a *apply) createConflict(c *storagev1.CreateJob, j *storagev1.Job) *Refusa
 	r := refuse(AlreadyExists, "job %q exists from another request", c.JobId)
 	r.Fields = fields
 	return r
+}
+
+// definitionDifference names the fields in which a request differs from a job, and from its template if that is known.
+func (a *apply) definitionDifference(c *storagev1.CreateJob, j *storagev1.Job, t *storagev1.Template, isScheduled bool) []string {
+	fields := jobDifference(c, j, isScheduled)
+	if t == nil {
+		return fields
+	}
+	payload := t.Payload
+	if t.BlobVersion != 0 {
+		payload, _ = a.s.Get(BlobKey(c.Tenant, c.JobId, j.Incarnation, t.BlobVersion))
+	}
+	return append(fields, templateDifference(c.Template, t, payload)...)
+}
+
+// jobDifference names the fields, save those of the template, in which a request differs from a job.
+func jobDifference(c *storagev1.CreateJob, j *storagev1.Job, isScheduled bool) (fields []string) {
+	for _, f := range [...]struct {
+		name string
+		same bool
+	}{
+		{"schedule", isScheduled},
+		{"catch_up", c.CatchUp == j.CatchUp},
+		{"catch_up_window", c.CatchUpWindowMs == j.CatchUpWindowMs},
+		{"overlap", c.Overlap == j.Overlap},
+		{"catch_up_per_minute", c.CatchUpPerMinute == j.CatchUpPerMinute},
+		{"pause_after_failures", c.PauseAfterFailures == j.PauseAfterFailures},
+		{"labels", sameKeyValues(c.Labels, j.Labels)},
+	} {
+		if !f.same {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
 }
 
 func sameSchedule(s *storagev1.Schedule, j *storagev1.Job) bool {
@@ -190,28 +205,23 @@ func sameKeyValues(a, b []*storagev1.KeyValue) bool {
 	return slices.EqualFunc(a, b, func(x, y *storagev1.KeyValue) bool { return x.Key == y.Key && x.Value == y.Value })
 }
 
-// templateDifference names the fields in which a request's template differs from a stored one.
-func (a *apply) templateDifference(tenant, jobID string, inc uint64, want, have *storagev1.Template) []string {
-	payload := have.Payload
-	if have.BlobVersion != 0 {
-		payload, _ = a.s.Get(BlobKey(tenant, jobID, inc, have.BlobVersion))
-	}
-	var fields []string
+// templateDifference names the fields in which a request's template differs from a stored one, whose payload may stand apart.
+func templateDifference(want, have *storagev1.Template, payload []byte) (fields []string) {
 	for _, f := range [...]struct {
 		name string
 		same bool
 	}{
-		{"queue", want.GetQueue() == have.Queue},
-		{"priority", want.GetPriority() == have.Priority},
-		{"fairness_key", want.GetFairnessKey() == have.FairnessKey},
+		{"queue", want.GetQueue() == have.GetQueue()},
+		{"priority", want.GetPriority() == have.GetPriority()},
+		{"fairness_key", want.GetFairnessKey() == have.GetFairnessKey()},
 		{"payload", bytes.Equal(want.GetPayload(), payload)},
-		{"content_type", want.GetContentType() == have.ContentType},
-		{"payload_ref", want.GetPayloadRef() == have.PayloadRef},
-		{"headers", sameKeyValues(want.GetHeaders(), have.Headers)},
-		{"retry", sameRetry(want.GetRetry(), have.Retry)},
-		{"lease", want.GetLeaseMs() == have.LeaseMs},
-		{"start_deadline", want.GetStartDeadlineMs() == have.StartDeadlineMs},
-		{"retention", want.GetRetentionMs() == have.RetentionMs},
+		{"content_type", want.GetContentType() == have.GetContentType()},
+		{"payload_ref", want.GetPayloadRef() == have.GetPayloadRef()},
+		{"headers", sameKeyValues(want.GetHeaders(), have.GetHeaders())},
+		{"retry", sameRetry(want.GetRetry(), have.GetRetry())},
+		{"lease", want.GetLeaseMs() == have.GetLeaseMs()},
+		{"start_deadline", want.GetStartDeadlineMs() == have.GetStartDeadlineMs()},
+		{"retention", want.GetRetentionMs() == have.GetRetentionMs()},
 	} {
 		if !f.same {
 			fields = append(fields, f.name)

@@ -65,6 +65,8 @@ type Result struct {
 	Refusal *Refusal
 	// Job and its tenant/id: update, delete. The answer of a retry is the first answer.
 	Job *storagev1.Job
+	// Put says what a put did.
+	Put storagev1.PutOutcome
 	// ExecutionID: trigger.
 	ExecutionID string
 	// Items: one per item of creates, heartbeats, completions, requeues, purges; one for cancel.

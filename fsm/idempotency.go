@@ -21,7 +21,7 @@ func (a *apply) firstAnswer(method byte, tenant, jobID, key string, hash []byte,
 	mustDecode(row, value, rec.UnmarshalVT)
 	if bytes.Equal(rec.Hash, hash) {
 		a.meta.DuplicatesTotal++
-		return Result{Job: rec.Job, ExecutionID: rec.ExecutionId}, true
+		return Result{Job: rec.Job, ExecutionID: rec.ExecutionId, Put: rec.Put}, true
 	}
 	a.meta.ConflictsTotal++
 	r := refuse(AlreadyExists, "the idempotency key was used by another request")

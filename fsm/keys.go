@@ -49,6 +49,7 @@ const (
 	methodUpdate  = 'u'
 	methodDelete  = 'd'
 	methodTrigger = 't'
+	methodPut     = 'p'
 )
 
 // What an expiry row removes.

@@ -145,6 +145,8 @@ func (a *apply) run(c *storagev1.Command) Result {
 		return a.heartbeats(c.Heartbeats)
 	case c.UpdateJob != nil:
 		return a.updateJob(c.UpdateJob)
+	case c.PutJob != nil:
+		return a.putJob(c.PutJob)
 	case c.DeleteJob != nil:
 		return a.deleteJob(c.DeleteJob)
 	case c.TriggerJob != nil:

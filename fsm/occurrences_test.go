@@ -112,8 +112,9 @@ func (r *recorder) wantOccurrences(t *testing.T, seed uint64, q OccurrenceQuery)
 			want = append(want, o)
 		}
 	}
-	if got := shown(read(part, 2)); part.FromMS <= part.ToMS && !slices.Equal(got, shown(want)) {
-		t.Errorf("seed %d, %+v:\n%v\nwant\n%v", seed, part, got, shown(want))
+	// Of what is pending a whole list has the next one only.
+	if got := decided(read(part, 2)); part.FromMS <= part.ToMS && !slices.Equal(got, decided(want)) {
+		t.Errorf("seed %d, %+v:\n%v\nwant\n%v", seed, part, got, decided(want))
 	}
 	return len(all)
 }

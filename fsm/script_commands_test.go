@@ -16,6 +16,7 @@ var commands = map[string]func(*script, args) *storagev1.Command{
 	"create": func(sc *script, a args) *storagev1.Command {
 		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{buildCreate(sc, a)}}}
 	},
+	"put":       buildPut,
 	"update":    buildUpdate,
 	"pause":     buildUpdate,
 	"resume":    buildUpdate,
@@ -245,6 +246,16 @@ func buildUpdate(sc *script, a args) *storagev1.Command {
 		u.Template = buildTemplate(a)
 	}
 	return &storagev1.Command{UpdateJob: u}
+}
+
+// buildPut takes a create's words, and version=, new (it must not exist), key=.
+func buildPut(sc *script, a args) *storagev1.Command {
+	job := buildCreate(sc, a)
+	job.KeyHash, job.Hash = 0, hashArgs(a, "key", "version", "new")
+	return &storagev1.Command{PutJob: &storagev1.PutJob{
+		Job: job, IdempotencyKey: a.str("key", ""), Hash: hashArgs(a, "key", "version"), ExpectedVersion: uint64(a.num("version", 0)),
+		MustNotExist: a.has("new"),
+	}}
 }
 
 func buildDelete(sc *script, a args) *storagev1.Command {

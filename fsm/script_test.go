@@ -296,7 +296,11 @@ func (sc *script) showResult(out *strings.Builder, a args, r *Result) {
 		fmt.Fprintf(out, "lease %d: %s to %s, attempt %d, until %s\n", e.Fencing, showID(ExecutionID(e)), e.Worker, e.Attempt, show(e.DeadlineMs))
 	}
 	if r.Job != nil {
-		fmt.Fprintf(out, "%s: version %d, %s\n", a.cmd, r.Job.Version, jobState(r.Job.State))
+		fmt.Fprintf(out, "%s: version %d, %s", a.cmd, r.Job.Version, jobState(r.Job.State))
+		if r.Put != storagev1.PutOutcome_PUT_OUTCOME_UNSPECIFIED {
+			fmt.Fprintf(out, ", %s", strings.ToLower(strings.TrimPrefix(r.Put.String(), "PUT_OUTCOME_")))
+		}
+		out.WriteByte('\n')
 	}
 	if r.Task != nil {
 		fmt.Fprintf(out, "task %s: done %d, seen %d, finished %v\n", r.Task.Id, r.Task.DoneCount, r.Task.SeenCount, r.Task.Finished)

@@ -34,6 +34,9 @@ func (a *apply) updateJob(c *storagev1.UpdateJob) Result {
 	u.closeOldSchedule()
 	j.Version++
 	j.UpdatedMs = a.meta.ClockMs
+	if slices.ContainsFunc(c.Fields, isDefinition) {
+		j.PutHash = nil
+	}
 	u.run()
 	a.open = openJob{}
 	a.s.Set(key, mustEncode(j.MarshalVT()))
@@ -50,10 +53,18 @@ func versionRefusal(j *storagev1.Job) *Refusal {
 	return r
 }
 
+func firedRefusal() *Refusal {
+	return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "the one-shot has fired: it cannot be rescheduled or changed"}
+}
+
+func kindRefusal() *Refusal {
+	return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "a one-shot stays one, a recurring job recurs: delete and create"}
+}
+
 // answerOf is a job as answers show it: with its template, without its payload.
 func answerOf(j *storagev1.Job, t *storagev1.Template) *storagev1.Job {
 	answer := j.CloneVT()
-	answer.CreateHash = nil
+	answer.CreateHash, answer.PutHash = nil, nil
 	if t != nil {
 		answer.Template = t.CloneVT()
 		answer.Template.Payload = nil
@@ -99,6 +110,11 @@ func isJobField(field string) bool {
 	default:
 		return false
 	}
+}
+
+// isDefinition says whether a field is part of what a job is put as.
+func isDefinition(field string) bool {
+	return field != "state" && field != "pause_reason" && field != "pause"
 }
 
 func validUpdate(c *storagev1.UpdateJob) *Refusal {
@@ -175,7 +191,7 @@ func (u *update) check() *Refusal {
 		}
 	}
 	if fired && (u.has("schedule") || u.hasTemplate()) {
-		return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "the one-shot has fired: it cannot be rescheduled or changed"}
+		return firedRefusal()
 	}
 	for _, field := range [...]string{"overlap", "catch_up_per_minute", "pause_after_failures"} {
 		if isOneShot(j) && u.has(field) {
@@ -186,7 +202,7 @@ func (u *update) check() *Refusal {
 		return r
 	}
 	if c.Schedule != nil && isOneShot(j) == recurs(c.Schedule) {
-		return &Refusal{Code: FailedPrecondition, Field: "schedule", Message: "a one-shot stays one, a recurring job recurs: delete and create"}
+		return kindRefusal()
 	}
 	var r *Refusal
 	if u.schedule, r = resolve(c.Schedule, j.Schedule, u.stamp); r != nil {

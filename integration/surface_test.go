@@ -20,7 +20,7 @@ import (
 // commands is how each call is made on the command line.
 var commands = map[protoreflect.Name]string{
 	"CreateJob": "jobs create", "BatchCreateJobs": "jobs import", "GetJob": "jobs get", "ListJobs": "jobs list",
-	"UpdateJob": "jobs update", "PauseJob": "jobs pause", "ResumeJob": "jobs resume", "DeleteJob": "jobs delete",
+	"UpdateJob": "jobs update", "PutJob": "jobs put", "PauseJob": "jobs pause", "ResumeJob": "jobs resume", "DeleteJob": "jobs delete",
 	"TriggerJob": "jobs trigger", "GetJobHistory": "jobs history", "ListOccurrences": "jobs occurrences",
 	"PreviewSchedule": "schedule preview",
 	"GetExecution":    "executions get", "ListExecutions": "executions list", "CancelExecution": "executions cancel",
@@ -112,6 +112,8 @@ func restOf(t *testing.T, m protoreflect.MethodDescriptor) (verb, path string) {
 		return http.MethodGet, pattern.Get
 	case *annotations.HttpRule_Post:
 		return http.MethodPost, pattern.Post
+	case *annotations.HttpRule_Put:
+		return http.MethodPut, pattern.Put
 	case *annotations.HttpRule_Patch:
 		return http.MethodPatch, pattern.Patch
 	case *annotations.HttpRule_Delete:

@@ -53,6 +53,7 @@ func TestPromisedRoutes(t *testing.T) {
 		"GET /v1/jobs/{id}":                  "GetJob",
 		"PATCH /v1/jobs/{id}":                "UpdateJob",
 		"DELETE /v1/jobs/{id}":               "DeleteJob",
+		"PUT /v1/jobs/{id}":                  "PutJob",
 		"GET /v1/jobs/{id}/history":          "GetJobHistory",
 		"GET /v1/jobs/{id}/occurrences":      "ListOccurrences",
 		"POST /v1/workers/claim":             "Claim",

@@ -45,6 +45,8 @@ func newRoute(m *method) (*route, error) {
 		rt.verb, rt.pattern = http.MethodGet, pattern.Get
 	case *annotations.HttpRule_Post:
 		rt.verb, rt.pattern = http.MethodPost, pattern.Post
+	case *annotations.HttpRule_Put:
+		rt.verb, rt.pattern = http.MethodPut, pattern.Put
 	case *annotations.HttpRule_Patch:
 		rt.verb, rt.pattern = http.MethodPatch, pattern.Patch
 	case *annotations.HttpRule_Delete:

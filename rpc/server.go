@@ -112,7 +112,7 @@ func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 	}
 	return cors.New(cors.Options{
 		AllowedOrigins: opts.CORSOrigins,
-		AllowedMethods: append(connectcors.AllowedMethods(), http.MethodPatch, http.MethodDelete),
+		AllowedMethods: append(connectcors.AllowedMethods(), http.MethodPut, http.MethodPatch, http.MethodDelete),
 		AllowedHeaders: append(connectcors.AllowedHeaders(), "X-Request-Id", "Traceparent", "Idempotency-Key"),
 		ExposedHeaders: append(connectcors.ExposedHeaders(), "X-Request-Id", "Retry-After"),
 		MaxAge:         7200,
@@ -218,6 +218,7 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.JobServiceGetJobProcedure, single, s.getJob),
 		unary(s, carillonv1connect.JobServiceListJobsProcedure, single, s.listJobs),
 		unary(s, carillonv1connect.JobServiceUpdateJobProcedure, single, s.updateJob),
+		unary(s, carillonv1connect.JobServicePutJobProcedure, single, s.putJob),
 		unary(s, carillonv1connect.JobServicePauseJobProcedure, single, s.pauseJob),
 		unary(s, carillonv1connect.JobServiceResumeJobProcedure, single, s.resumeJob),
 		unary(s, carillonv1connect.JobServiceDeleteJobProcedure, single, s.deleteJob),

@@ -204,7 +204,7 @@ func (s *server) allows(sched *storagev1.Schedule, fires uint64) bool {
 func (s *server) isAccepted(ctx context.Context, c *storagev1.CreateJob) (accepted bool) {
 	err := s.backend.View(ctx, s.backend.ShardOf(c.Tenant, c.JobId), true, func(r fsm.Reader) error {
 		view, ok := fsm.GetJob(r, c.Tenant, c.JobId)
-		accepted = ok && bytes.Equal(view.Job.CreateHash, c.Hash)
+		accepted = ok && (bytes.Equal(view.Job.CreateHash, c.Hash) || bytes.Equal(view.Job.PutHash, c.Hash))
 		return nil
 	})
 	return err == nil && accepted

@@ -33,7 +33,7 @@ func decodeOutcome(o *clusterv1.Outcome) rpc.Outcome {
 func encodeResult(r *fsm.Result) *clusterv1.Result {
 	out := &clusterv1.Result{
 		Refusal: encodeRefusal(r.Refusal), Job: r.Job, ExecutionId: r.ExecutionID, Leases: r.Leases, Task: r.Task,
-		Fired: int64(r.Fired), MoreDue: r.MoreDue, Removed: int64(r.Removed), More: r.More,
+		Fired: int64(r.Fired), MoreDue: r.MoreDue, Removed: int64(r.Removed), More: r.More, Put: r.Put,
 	}
 	if len(r.Items) == 0 {
 		return out
@@ -53,7 +53,7 @@ func encodeResult(r *fsm.Result) *clusterv1.Result {
 func decodeResult(r *clusterv1.Result) fsm.Result {
 	out := fsm.Result{
 		Refusal: decodeRefusal(r.Refusal), Job: r.Job, ExecutionID: r.ExecutionId, Leases: r.Leases, Task: r.Task,
-		Fired: int(r.Fired), MoreDue: r.MoreDue, Removed: int(r.Removed), More: r.More,
+		Fired: int(r.Fired), MoreDue: r.MoreDue, Removed: int(r.Removed), More: r.More, Put: r.Put,
 	}
 	if len(r.Items) == 0 {
 		return out

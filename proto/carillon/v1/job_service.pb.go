@@ -24,6 +24,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// PutOutcome is what a put did.
+type PutOutcome int32
+
+const (
+	// Never answered.
+	PutOutcome_PUT_OUTCOME_UNSPECIFIED PutOutcome = 0
+	// The job was created.
+	PutOutcome_PUT_OUTCOME_CREATED PutOutcome = 1
+	// Its definition was changed, as its version was.
+	PutOutcome_PUT_OUTCOME_CHANGED PutOutcome = 2
+	// It was as the call says already.
+	PutOutcome_PUT_OUTCOME_UNCHANGED PutOutcome = 3
+)
+
+// Enum value maps for PutOutcome.
+var (
+	PutOutcome_name = map[int32]string{
+		0: "PUT_OUTCOME_UNSPECIFIED",
+		1: "PUT_OUTCOME_CREATED",
+		2: "PUT_OUTCOME_CHANGED",
+		3: "PUT_OUTCOME_UNCHANGED",
+	}
+	PutOutcome_value = map[string]int32{
+		"PUT_OUTCOME_UNSPECIFIED": 0,
+		"PUT_OUTCOME_CREATED":     1,
+		"PUT_OUTCOME_CHANGED":     2,
+		"PUT_OUTCOME_UNCHANGED":   3,
+	}
+)
+
+func (x PutOutcome) Enum() *PutOutcome {
+	p := new(PutOutcome)
+	*p = x
+	return p
+}
+
+func (x PutOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PutOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_job_service_proto_enumTypes[0].Descriptor()
+}
+
+func (PutOutcome) Type() protoreflect.EnumType {
+	return &file_carillon_v1_job_service_proto_enumTypes[0]
+}
+
+func (x PutOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PutOutcome.Descriptor instead.
+func (PutOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{0}
+}
+
 // CreateJobRequest is a job to accept, and the key that makes its retries safe.
 type CreateJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -793,6 +850,154 @@ func (x *UpdateJobResponse) GetJob() *Job {
 	return nil
 }
 
+// PutJobRequest is a job as it shall be.
+type PutJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Empty: job.tenant, else "default".
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The whole definition. Required; its id may be left out.
+	Job *JobSpec `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
+	// Fails with aborted and VersionConflict unless this is the current version, and with not_found if there is no such job.
+	// 0: any, or none.
+	ExpectedVersion uint64 `protobuf:"varint,4,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	// Fails with aborted and VersionConflict if the job exists.
+	MustNotExist bool `protobuf:"varint,5,opt,name=must_not_exist,json=mustNotExist,proto3" json:"must_not_exist,omitempty"`
+	// At most 128 bytes. A retry with the same key gets the same answer for at least 24 h; the same key with another
+	// body is already_exists. Empty: a retry is a new call, and finds the job unchanged.
+	IdempotencyKey string `protobuf:"bytes,6,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PutJobRequest) Reset() {
+	*x = PutJobRequest{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutJobRequest) ProtoMessage() {}
+
+func (x *PutJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutJobRequest.ProtoReflect.Descriptor instead.
+func (*PutJobRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PutJobRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PutJobRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PutJobRequest) GetJob() *JobSpec {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *PutJobRequest) GetExpectedVersion() uint64 {
+	if x != nil {
+		return x.ExpectedVersion
+	}
+	return 0
+}
+
+func (x *PutJobRequest) GetMustNotExist() bool {
+	if x != nil {
+		return x.MustNotExist
+	}
+	return false
+}
+
+func (x *PutJobRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+// PutJobResponse is the job as it stands.
+type PutJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without its payload.
+	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// What the call did.
+	Outcome       PutOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=carillon.v1.PutOutcome" json:"outcome,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutJobResponse) Reset() {
+	*x = PutJobResponse{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutJobResponse) ProtoMessage() {}
+
+func (x *PutJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutJobResponse.ProtoReflect.Descriptor instead.
+func (*PutJobResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PutJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *PutJobResponse) GetOutcome() PutOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return PutOutcome_PUT_OUTCOME_UNSPECIFIED
+}
+
 // PauseJobRequest pauses a job.
 type PauseJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -820,7 +1025,7 @@ type PauseJobRequest struct {
 
 func (x *PauseJobRequest) Reset() {
 	*x = PauseJobRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[11]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -832,7 +1037,7 @@ func (x *PauseJobRequest) String() string {
 func (*PauseJobRequest) ProtoMessage() {}
 
 func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[11]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -845,7 +1050,7 @@ func (x *PauseJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobRequest.ProtoReflect.Descriptor instead.
 func (*PauseJobRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{11}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PauseJobRequest) GetId() string {
@@ -915,7 +1120,7 @@ type PauseJobResponse struct {
 
 func (x *PauseJobResponse) Reset() {
 	*x = PauseJobResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[12]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +1132,7 @@ func (x *PauseJobResponse) String() string {
 func (*PauseJobResponse) ProtoMessage() {}
 
 func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[12]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +1145,7 @@ func (x *PauseJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseJobResponse.ProtoReflect.Descriptor instead.
 func (*PauseJobResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{12}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PauseJobResponse) GetJob() *Job {
@@ -970,7 +1175,7 @@ type ResumeJobRequest struct {
 
 func (x *ResumeJobRequest) Reset() {
 	*x = ResumeJobRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[13]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1187,7 @@ func (x *ResumeJobRequest) String() string {
 func (*ResumeJobRequest) ProtoMessage() {}
 
 func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[13]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1200,7 @@ func (x *ResumeJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobRequest.ProtoReflect.Descriptor instead.
 func (*ResumeJobRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{13}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResumeJobRequest) GetId() string {
@@ -1044,7 +1249,7 @@ type ResumeJobResponse struct {
 
 func (x *ResumeJobResponse) Reset() {
 	*x = ResumeJobResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[14]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1261,7 @@ func (x *ResumeJobResponse) String() string {
 func (*ResumeJobResponse) ProtoMessage() {}
 
 func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[14]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1274,7 @@ func (x *ResumeJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeJobResponse.ProtoReflect.Descriptor instead.
 func (*ResumeJobResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{14}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ResumeJobResponse) GetJob() *Job {
@@ -1097,7 +1302,7 @@ type DeleteJobRequest struct {
 
 func (x *DeleteJobRequest) Reset() {
 	*x = DeleteJobRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[15]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1314,7 @@ func (x *DeleteJobRequest) String() string {
 func (*DeleteJobRequest) ProtoMessage() {}
 
 func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[15]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1327,7 @@ func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobRequest.ProtoReflect.Descriptor instead.
 func (*DeleteJobRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{15}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteJobRequest) GetId() string {
@@ -1164,7 +1369,7 @@ type DeleteJobResponse struct {
 
 func (x *DeleteJobResponse) Reset() {
 	*x = DeleteJobResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[16]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1381,7 @@ func (x *DeleteJobResponse) String() string {
 func (*DeleteJobResponse) ProtoMessage() {}
 
 func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[16]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1394,7 @@ func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobResponse.ProtoReflect.Descriptor instead.
 func (*DeleteJobResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{16}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteJobResponse) GetJob() *Job {
@@ -1215,7 +1420,7 @@ type TriggerJobRequest struct {
 
 func (x *TriggerJobRequest) Reset() {
 	*x = TriggerJobRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[17]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1432,7 @@ func (x *TriggerJobRequest) String() string {
 func (*TriggerJobRequest) ProtoMessage() {}
 
 func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[17]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1445,7 @@ func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobRequest.ProtoReflect.Descriptor instead.
 func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{17}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TriggerJobRequest) GetId() string {
@@ -1275,7 +1480,7 @@ type TriggerJobResponse struct {
 
 func (x *TriggerJobResponse) Reset() {
 	*x = TriggerJobResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[18]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1492,7 @@ func (x *TriggerJobResponse) String() string {
 func (*TriggerJobResponse) ProtoMessage() {}
 
 func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[18]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1505,7 @@ func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobResponse.ProtoReflect.Descriptor instead.
 func (*TriggerJobResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{18}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TriggerJobResponse) GetExecutionId() string {
@@ -1329,7 +1534,7 @@ type GetJobHistoryRequest struct {
 
 func (x *GetJobHistoryRequest) Reset() {
 	*x = GetJobHistoryRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[19]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1546,7 @@ func (x *GetJobHistoryRequest) String() string {
 func (*GetJobHistoryRequest) ProtoMessage() {}
 
 func (x *GetJobHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[19]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1559,7 @@ func (x *GetJobHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetJobHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{19}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetJobHistoryRequest) GetId() string {
@@ -1409,7 +1614,7 @@ type GetJobHistoryResponse struct {
 
 func (x *GetJobHistoryResponse) Reset() {
 	*x = GetJobHistoryResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[20]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1626,7 @@ func (x *GetJobHistoryResponse) String() string {
 func (*GetJobHistoryResponse) ProtoMessage() {}
 
 func (x *GetJobHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[20]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1639,7 @@ func (x *GetJobHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetJobHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{20}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetJobHistoryResponse) GetExecutions() []*Execution {
@@ -1490,7 +1695,7 @@ type ListOccurrencesRequest struct {
 
 func (x *ListOccurrencesRequest) Reset() {
 	*x = ListOccurrencesRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1707,7 @@ func (x *ListOccurrencesRequest) String() string {
 func (*ListOccurrencesRequest) ProtoMessage() {}
 
 func (x *ListOccurrencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1720,7 @@ func (x *ListOccurrencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOccurrencesRequest.ProtoReflect.Descriptor instead.
 func (*ListOccurrencesRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{21}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListOccurrencesRequest) GetId() string {
@@ -1592,7 +1797,7 @@ type ListOccurrencesResponse struct {
 
 func (x *ListOccurrencesResponse) Reset() {
 	*x = ListOccurrencesResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1809,7 @@ func (x *ListOccurrencesResponse) String() string {
 func (*ListOccurrencesResponse) ProtoMessage() {}
 
 func (x *ListOccurrencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1822,7 @@ func (x *ListOccurrencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOccurrencesResponse.ProtoReflect.Descriptor instead.
 func (*ListOccurrencesResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{22}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListOccurrencesResponse) GetOccurrences() []*Occurrence {
@@ -1705,7 +1910,17 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\x10expected_version\x18\x05 \x01(\x04R\x0fexpectedVersion\x12'\n" +
 	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\"7\n" +
 	"\x11UpdateJobResponse\x12\"\n" +
-	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\xab\x02\n" +
+	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\xd9\x01\n" +
+	"\rPutJobRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12&\n" +
+	"\x03job\x18\x03 \x01(\v2\x14.carillon.v1.JobSpecR\x03job\x12)\n" +
+	"\x10expected_version\x18\x04 \x01(\x04R\x0fexpectedVersion\x12$\n" +
+	"\x0emust_not_exist\x18\x05 \x01(\bR\fmustNotExist\x12'\n" +
+	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\"g\n" +
+	"\x0ePutJobResponse\x12\"\n" +
+	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\x121\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2\x17.carillon.v1.PutOutcomeR\aoutcome\"\xab\x02\n" +
 	"\x0fPauseJobRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
@@ -1769,7 +1984,14 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"known_from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tknownFrom\x125\n" +
 	"\bknown_to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aknownTo\x12&\n" +
-	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken2\xc6\t\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken*v\n" +
+	"\n" +
+	"PutOutcome\x12\x1b\n" +
+	"\x17PUT_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13PUT_OUTCOME_CREATED\x10\x01\x12\x17\n" +
+	"\x13PUT_OUTCOME_CHANGED\x10\x02\x12\x19\n" +
+	"\x15PUT_OUTCOME_UNCHANGED\x10\x032\xa5\n" +
+	"\n" +
 	"\n" +
 	"JobService\x12a\n" +
 	"\tCreateJob\x12\x1d.carillon.v1.CreateJobRequest\x1a\x1e.carillon.v1.CreateJobResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x03job\"\b/v1/jobs\x12}\n" +
@@ -1777,7 +1999,8 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\x06GetJob\x12\x1a.carillon.v1.GetJobRequest\x1a\x1b.carillon.v1.GetJobResponse\"\x1a\x82\xd3\xe4\x93\x02\x14b\x03job\x12\r/v1/jobs/{id}\x12Y\n" +
 	"\bListJobs\x12\x1c.carillon.v1.ListJobsRequest\x1a\x1d.carillon.v1.ListJobsResponse\"\x10\x82\xd3\xe4\x93\x02\n" +
 	"\x12\b/v1/jobs\x12k\n" +
-	"\tUpdateJob\x12\x1d.carillon.v1.UpdateJobRequest\x1a\x1e.carillon.v1.UpdateJobResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x03jobb\x03job2\r/v1/jobs/{id}\x12l\n" +
+	"\tUpdateJob\x12\x1d.carillon.v1.UpdateJobRequest\x1a\x1e.carillon.v1.UpdateJobResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x03jobb\x03job2\r/v1/jobs/{id}\x12]\n" +
+	"\x06PutJob\x12\x1a.carillon.v1.PutJobRequest\x1a\x1b.carillon.v1.PutJobResponse\"\x1a\x82\xd3\xe4\x93\x02\x14:\x03job\x1a\r/v1/jobs/{id}\x12l\n" +
 	"\bPauseJob\x12\x1c.carillon.v1.PauseJobRequest\x1a\x1d.carillon.v1.PauseJobResponse\"#\x82\xd3\xe4\x93\x02\x1d:\x01*b\x03job\"\x13/v1/jobs/{id}/pause\x12p\n" +
 	"\tResumeJob\x12\x1d.carillon.v1.ResumeJobRequest\x1a\x1e.carillon.v1.ResumeJobResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*b\x03job\"\x14/v1/jobs/{id}/resume\x12f\n" +
 	"\tDeleteJob\x12\x1d.carillon.v1.DeleteJobRequest\x1a\x1e.carillon.v1.DeleteJobResponse\"\x1a\x82\xd3\xe4\x93\x02\x14b\x03job*\r/v1/jobs/{id}\x12o\n" +
@@ -1798,102 +2021,111 @@ func file_carillon_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_job_service_proto_rawDescData
 }
 
-var file_carillon_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_carillon_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_carillon_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_carillon_v1_job_service_proto_goTypes = []any{
-	(*CreateJobRequest)(nil),        // 0: carillon.v1.CreateJobRequest
-	(*CreateJobResponse)(nil),       // 1: carillon.v1.CreateJobResponse
-	(*BatchCreateJobsRequest)(nil),  // 2: carillon.v1.BatchCreateJobsRequest
-	(*BatchCreateJobsResponse)(nil), // 3: carillon.v1.BatchCreateJobsResponse
-	(*BatchCreateJobsResult)(nil),   // 4: carillon.v1.BatchCreateJobsResult
-	(*GetJobRequest)(nil),           // 5: carillon.v1.GetJobRequest
-	(*GetJobResponse)(nil),          // 6: carillon.v1.GetJobResponse
-	(*ListJobsRequest)(nil),         // 7: carillon.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),        // 8: carillon.v1.ListJobsResponse
-	(*UpdateJobRequest)(nil),        // 9: carillon.v1.UpdateJobRequest
-	(*UpdateJobResponse)(nil),       // 10: carillon.v1.UpdateJobResponse
-	(*PauseJobRequest)(nil),         // 11: carillon.v1.PauseJobRequest
-	(*PauseJobResponse)(nil),        // 12: carillon.v1.PauseJobResponse
-	(*ResumeJobRequest)(nil),        // 13: carillon.v1.ResumeJobRequest
-	(*ResumeJobResponse)(nil),       // 14: carillon.v1.ResumeJobResponse
-	(*DeleteJobRequest)(nil),        // 15: carillon.v1.DeleteJobRequest
-	(*DeleteJobResponse)(nil),       // 16: carillon.v1.DeleteJobResponse
-	(*TriggerJobRequest)(nil),       // 17: carillon.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),      // 18: carillon.v1.TriggerJobResponse
-	(*GetJobHistoryRequest)(nil),    // 19: carillon.v1.GetJobHistoryRequest
-	(*GetJobHistoryResponse)(nil),   // 20: carillon.v1.GetJobHistoryResponse
-	(*ListOccurrencesRequest)(nil),  // 21: carillon.v1.ListOccurrencesRequest
-	(*ListOccurrencesResponse)(nil), // 22: carillon.v1.ListOccurrencesResponse
-	(*JobSpec)(nil),                 // 23: carillon.v1.JobSpec
-	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
-	(*FireTime)(nil),                // 25: carillon.v1.FireTime
-	(*JobReceipt)(nil),              // 26: carillon.v1.JobReceipt
-	(*ItemError)(nil),               // 27: carillon.v1.ItemError
-	(*Job)(nil),                     // 28: carillon.v1.Job
-	(JobState)(0),                   // 29: carillon.v1.JobState
-	(*JobPatch)(nil),                // 30: carillon.v1.JobPatch
-	(*fieldmaskpb.FieldMask)(nil),   // 31: google.protobuf.FieldMask
-	(CatchUp)(0),                    // 32: carillon.v1.CatchUp
-	(*Execution)(nil),               // 33: carillon.v1.Execution
-	(*RangeVerdict)(nil),            // 34: carillon.v1.RangeVerdict
-	(*LateAttempt)(nil),             // 35: carillon.v1.LateAttempt
-	(*Occurrence)(nil),              // 36: carillon.v1.Occurrence
+	(PutOutcome)(0),                 // 0: carillon.v1.PutOutcome
+	(*CreateJobRequest)(nil),        // 1: carillon.v1.CreateJobRequest
+	(*CreateJobResponse)(nil),       // 2: carillon.v1.CreateJobResponse
+	(*BatchCreateJobsRequest)(nil),  // 3: carillon.v1.BatchCreateJobsRequest
+	(*BatchCreateJobsResponse)(nil), // 4: carillon.v1.BatchCreateJobsResponse
+	(*BatchCreateJobsResult)(nil),   // 5: carillon.v1.BatchCreateJobsResult
+	(*GetJobRequest)(nil),           // 6: carillon.v1.GetJobRequest
+	(*GetJobResponse)(nil),          // 7: carillon.v1.GetJobResponse
+	(*ListJobsRequest)(nil),         // 8: carillon.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),        // 9: carillon.v1.ListJobsResponse
+	(*UpdateJobRequest)(nil),        // 10: carillon.v1.UpdateJobRequest
+	(*UpdateJobResponse)(nil),       // 11: carillon.v1.UpdateJobResponse
+	(*PutJobRequest)(nil),           // 12: carillon.v1.PutJobRequest
+	(*PutJobResponse)(nil),          // 13: carillon.v1.PutJobResponse
+	(*PauseJobRequest)(nil),         // 14: carillon.v1.PauseJobRequest
+	(*PauseJobResponse)(nil),        // 15: carillon.v1.PauseJobResponse
+	(*ResumeJobRequest)(nil),        // 16: carillon.v1.ResumeJobRequest
+	(*ResumeJobResponse)(nil),       // 17: carillon.v1.ResumeJobResponse
+	(*DeleteJobRequest)(nil),        // 18: carillon.v1.DeleteJobRequest
+	(*DeleteJobResponse)(nil),       // 19: carillon.v1.DeleteJobResponse
+	(*TriggerJobRequest)(nil),       // 20: carillon.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),      // 21: carillon.v1.TriggerJobResponse
+	(*GetJobHistoryRequest)(nil),    // 22: carillon.v1.GetJobHistoryRequest
+	(*GetJobHistoryResponse)(nil),   // 23: carillon.v1.GetJobHistoryResponse
+	(*ListOccurrencesRequest)(nil),  // 24: carillon.v1.ListOccurrencesRequest
+	(*ListOccurrencesResponse)(nil), // 25: carillon.v1.ListOccurrencesResponse
+	(*JobSpec)(nil),                 // 26: carillon.v1.JobSpec
+	(*timestamppb.Timestamp)(nil),   // 27: google.protobuf.Timestamp
+	(*FireTime)(nil),                // 28: carillon.v1.FireTime
+	(*JobReceipt)(nil),              // 29: carillon.v1.JobReceipt
+	(*ItemError)(nil),               // 30: carillon.v1.ItemError
+	(*Job)(nil),                     // 31: carillon.v1.Job
+	(JobState)(0),                   // 32: carillon.v1.JobState
+	(*JobPatch)(nil),                // 33: carillon.v1.JobPatch
+	(*fieldmaskpb.FieldMask)(nil),   // 34: google.protobuf.FieldMask
+	(CatchUp)(0),                    // 35: carillon.v1.CatchUp
+	(*Execution)(nil),               // 36: carillon.v1.Execution
+	(*RangeVerdict)(nil),            // 37: carillon.v1.RangeVerdict
+	(*LateAttempt)(nil),             // 38: carillon.v1.LateAttempt
+	(*Occurrence)(nil),              // 39: carillon.v1.Occurrence
 }
 var file_carillon_v1_job_service_proto_depIdxs = []int32{
-	23, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
-	24, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
-	24, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
-	25, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
-	0,  // 4: carillon.v1.BatchCreateJobsRequest.items:type_name -> carillon.v1.CreateJobRequest
-	4,  // 5: carillon.v1.BatchCreateJobsResponse.results:type_name -> carillon.v1.BatchCreateJobsResult
-	26, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
-	27, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
-	28, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
-	29, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
-	28, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
-	30, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
-	31, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	28, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
-	24, // 14: carillon.v1.PauseJobRequest.until:type_name -> google.protobuf.Timestamp
-	32, // 15: carillon.v1.PauseJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
-	28, // 16: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
-	32, // 17: carillon.v1.ResumeJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
-	28, // 18: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
-	28, // 19: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
-	33, // 20: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
-	34, // 21: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
-	35, // 22: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
-	24, // 23: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
-	24, // 24: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
-	36, // 25: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
-	24, // 26: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
-	24, // 27: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
-	0,  // 28: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
-	2,  // 29: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
-	5,  // 30: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
-	7,  // 31: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
-	9,  // 32: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
-	11, // 33: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
-	13, // 34: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
-	15, // 35: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
-	17, // 36: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
-	19, // 37: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
-	21, // 38: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
-	1,  // 39: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
-	3,  // 40: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
-	6,  // 41: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
-	8,  // 42: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
-	10, // 43: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
-	12, // 44: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
-	14, // 45: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
-	16, // 46: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
-	18, // 47: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
-	20, // 48: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
-	22, // 49: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
-	39, // [39:50] is the sub-list for method output_type
-	28, // [28:39] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	26, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
+	27, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
+	27, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
+	28, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
+	1,  // 4: carillon.v1.BatchCreateJobsRequest.items:type_name -> carillon.v1.CreateJobRequest
+	5,  // 5: carillon.v1.BatchCreateJobsResponse.results:type_name -> carillon.v1.BatchCreateJobsResult
+	29, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
+	30, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
+	31, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
+	32, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
+	31, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
+	33, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
+	34, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	31, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
+	26, // 14: carillon.v1.PutJobRequest.job:type_name -> carillon.v1.JobSpec
+	31, // 15: carillon.v1.PutJobResponse.job:type_name -> carillon.v1.Job
+	0,  // 16: carillon.v1.PutJobResponse.outcome:type_name -> carillon.v1.PutOutcome
+	27, // 17: carillon.v1.PauseJobRequest.until:type_name -> google.protobuf.Timestamp
+	35, // 18: carillon.v1.PauseJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	31, // 19: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
+	35, // 20: carillon.v1.ResumeJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	31, // 21: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
+	31, // 22: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
+	36, // 23: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
+	37, // 24: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
+	38, // 25: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
+	27, // 26: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
+	27, // 27: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
+	39, // 28: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
+	27, // 29: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
+	27, // 30: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
+	1,  // 31: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
+	3,  // 32: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
+	6,  // 33: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
+	8,  // 34: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
+	10, // 35: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
+	12, // 36: carillon.v1.JobService.PutJob:input_type -> carillon.v1.PutJobRequest
+	14, // 37: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
+	16, // 38: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
+	18, // 39: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
+	20, // 40: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
+	22, // 41: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
+	24, // 42: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
+	2,  // 43: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
+	4,  // 44: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
+	7,  // 45: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
+	9,  // 46: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
+	11, // 47: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
+	13, // 48: carillon.v1.JobService.PutJob:output_type -> carillon.v1.PutJobResponse
+	15, // 49: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
+	17, // 50: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
+	19, // 51: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
+	21, // 52: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
+	23, // 53: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
+	25, // 54: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
+	43, // [43:55] is the sub-list for method output_type
+	31, // [31:43] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_service_proto_init() }
@@ -1914,13 +2146,14 @@ func file_carillon_v1_job_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_job_service_proto_rawDesc), len(file_carillon_v1_job_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   23,
+			NumEnums:      1,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_carillon_v1_job_service_proto_goTypes,
 		DependencyIndexes: file_carillon_v1_job_service_proto_depIdxs,
+		EnumInfos:         file_carillon_v1_job_service_proto_enumTypes,
 		MessageInfos:      file_carillon_v1_job_service_proto_msgTypes,
 	}.Build()
 	File_carillon_v1_job_service_proto = out.File

@@ -874,6 +874,7 @@ type Result struct {
 	MoreDue       bool                   `protobuf:"varint,8,opt,name=more_due,json=moreDue,proto3" json:"more_due,omitempty"`
 	Removed       int64                  `protobuf:"varint,9,opt,name=removed,proto3" json:"removed,omitempty"`
 	More          bool                   `protobuf:"varint,10,opt,name=more,proto3" json:"more,omitempty"`
+	Put           v1.PutOutcome          `protobuf:"varint,11,opt,name=put,proto3,enum=carillon.storage.v1.PutOutcome" json:"put,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -976,6 +977,13 @@ func (x *Result) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *Result) GetPut() v1.PutOutcome {
+	if x != nil {
+		return x.Put
+	}
+	return v1.PutOutcome(0)
 }
 
 // Item is the result of one item of a batch: fsm.Item.
@@ -3375,7 +3383,7 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\boutcomes\x18\x01 \x03(\v2\x1c.carillon.cluster.v1.OutcomeR\boutcomes\"v\n" +
 	"\aOutcome\x123\n" +
 	"\x06result\x18\x01 \x01(\v2\x1b.carillon.cluster.v1.ResultR\x06result\x126\n" +
-	"\afailure\x18\x02 \x01(\v2\x1c.carillon.cluster.v1.FailureR\afailure\"\x86\x03\n" +
+	"\afailure\x18\x02 \x01(\v2\x1c.carillon.cluster.v1.FailureR\afailure\"\xb9\x03\n" +
 	"\x06Result\x126\n" +
 	"\arefusal\x18\x01 \x01(\v2\x1c.carillon.cluster.v1.RefusalR\arefusal\x12*\n" +
 	"\x03job\x18\x02 \x01(\v2\x18.carillon.storage.v1.JobR\x03job\x12!\n" +
@@ -3387,7 +3395,8 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\bmore_due\x18\b \x01(\bR\amoreDue\x12\x18\n" +
 	"\aremoved\x18\t \x01(\x03R\aremoved\x12\x12\n" +
 	"\x04more\x18\n" +
-	" \x01(\bR\x04more\"\xbf\x02\n" +
+	" \x01(\bR\x04more\x121\n" +
+	"\x03put\x18\v \x01(\x0e2\x1f.carillon.storage.v1.PutOutcomeR\x03put\"\xbf\x02\n" +
 	"\x04Item\x126\n" +
 	"\arefusal\x18\x01 \x01(\v2\x1c.carillon.cluster.v1.RefusalR\arefusal\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1d\n" +
@@ -3688,8 +3697,9 @@ var file_carillon_cluster_v1_cluster_proto_goTypes = []any{
 	(*v1.Job)(nil),               // 44: carillon.storage.v1.Job
 	(*v1.Execution)(nil),         // 45: carillon.storage.v1.Execution
 	(*v1.Task)(nil),              // 46: carillon.storage.v1.Task
-	(v1.ExecutionState)(0),       // 47: carillon.storage.v1.ExecutionState
-	(v1.ExecutionKind)(0),        // 48: carillon.storage.v1.ExecutionKind
+	(v1.PutOutcome)(0),           // 47: carillon.storage.v1.PutOutcome
+	(v1.ExecutionState)(0),       // 48: carillon.storage.v1.ExecutionState
+	(v1.ExecutionKind)(0),        // 49: carillon.storage.v1.ExecutionKind
 }
 var file_carillon_cluster_v1_cluster_proto_depIdxs = []int32{
 	5,  // 0: carillon.cluster.v1.ProbeResponse.members:type_name -> carillon.cluster.v1.Member
@@ -3704,52 +3714,53 @@ var file_carillon_cluster_v1_cluster_proto_depIdxs = []int32{
 	13, // 9: carillon.cluster.v1.Result.items:type_name -> carillon.cluster.v1.Item
 	45, // 10: carillon.cluster.v1.Result.leases:type_name -> carillon.storage.v1.Execution
 	46, // 11: carillon.cluster.v1.Result.task:type_name -> carillon.storage.v1.Task
-	14, // 12: carillon.cluster.v1.Item.refusal:type_name -> carillon.cluster.v1.Refusal
-	47, // 13: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
-	0,  // 14: carillon.cluster.v1.Refusal.code:type_name -> carillon.cluster.v1.RefusalCode
-	1,  // 15: carillon.cluster.v1.Failure.kind:type_name -> carillon.cluster.v1.FailureKind
-	45, // 16: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
-	45, // 17: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
-	21, // 18: carillon.cluster.v1.ReleaseRequest.leases:type_name -> carillon.cluster.v1.LeaseRef
-	48, // 19: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
-	24, // 20: carillon.cluster.v1.RowsRequest.open:type_name -> carillon.cluster.v1.RowsOpen
-	25, // 21: carillon.cluster.v1.RowsRequest.scan:type_name -> carillon.cluster.v1.RowsScan
-	27, // 22: carillon.cluster.v1.RowsResponse.rows:type_name -> carillon.cluster.v1.Row
-	29, // 23: carillon.cluster.v1.TransferRequest.handovers:type_name -> carillon.cluster.v1.Handover
-	33, // 24: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
-	34, // 25: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
-	38, // 26: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
-	39, // 27: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
-	37, // 28: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
-	35, // 29: carillon.cluster.v1.ShardStatus.tenants:type_name -> carillon.cluster.v1.ShardTenants
-	36, // 30: carillon.cluster.v1.ShardTenants.loads:type_name -> carillon.cluster.v1.TenantLoad
-	2,  // 31: carillon.cluster.v1.VerificationResponse.state:type_name -> carillon.cluster.v1.VerificationState
-	42, // 32: carillon.cluster.v1.VerificationResponse.violations:type_name -> carillon.cluster.v1.Violation
-	3,  // 33: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
-	6,  // 34: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
-	8,  // 35: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
-	16, // 36: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
-	18, // 37: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
-	20, // 38: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
-	23, // 39: carillon.cluster.v1.NodeService.Rows:input_type -> carillon.cluster.v1.RowsRequest
-	28, // 40: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
-	40, // 41: carillon.cluster.v1.NodeService.Verification:input_type -> carillon.cluster.v1.VerificationRequest
-	31, // 42: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
-	4,  // 43: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
-	7,  // 44: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
-	10, // 45: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
-	17, // 46: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
-	19, // 47: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
-	22, // 48: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
-	26, // 49: carillon.cluster.v1.NodeService.Rows:output_type -> carillon.cluster.v1.RowsResponse
-	30, // 50: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
-	41, // 51: carillon.cluster.v1.NodeService.Verification:output_type -> carillon.cluster.v1.VerificationResponse
-	32, // 52: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
-	43, // [43:53] is the sub-list for method output_type
-	33, // [33:43] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	47, // 12: carillon.cluster.v1.Result.put:type_name -> carillon.storage.v1.PutOutcome
+	14, // 13: carillon.cluster.v1.Item.refusal:type_name -> carillon.cluster.v1.Refusal
+	48, // 14: carillon.cluster.v1.Item.state:type_name -> carillon.storage.v1.ExecutionState
+	0,  // 15: carillon.cluster.v1.Refusal.code:type_name -> carillon.cluster.v1.RefusalCode
+	1,  // 16: carillon.cluster.v1.Failure.kind:type_name -> carillon.cluster.v1.FailureKind
+	45, // 17: carillon.cluster.v1.PollResponse.executions:type_name -> carillon.storage.v1.Execution
+	45, // 18: carillon.cluster.v1.HeldResponse.executions:type_name -> carillon.storage.v1.Execution
+	21, // 19: carillon.cluster.v1.ReleaseRequest.leases:type_name -> carillon.cluster.v1.LeaseRef
+	49, // 20: carillon.cluster.v1.LeaseRef.kind:type_name -> carillon.storage.v1.ExecutionKind
+	24, // 21: carillon.cluster.v1.RowsRequest.open:type_name -> carillon.cluster.v1.RowsOpen
+	25, // 22: carillon.cluster.v1.RowsRequest.scan:type_name -> carillon.cluster.v1.RowsScan
+	27, // 23: carillon.cluster.v1.RowsResponse.rows:type_name -> carillon.cluster.v1.Row
+	29, // 24: carillon.cluster.v1.TransferRequest.handovers:type_name -> carillon.cluster.v1.Handover
+	33, // 25: carillon.cluster.v1.NodeStatusResponse.node:type_name -> carillon.cluster.v1.NodeStatus
+	34, // 26: carillon.cluster.v1.NodeStatusResponse.shards:type_name -> carillon.cluster.v1.ShardStatus
+	38, // 27: carillon.cluster.v1.NodeStatusResponse.alarms:type_name -> carillon.cluster.v1.Alarm
+	39, // 28: carillon.cluster.v1.NodeStatusResponse.peers:type_name -> carillon.cluster.v1.PeerStatus
+	37, // 29: carillon.cluster.v1.ShardStatus.progress:type_name -> carillon.cluster.v1.ReplicaProgress
+	35, // 30: carillon.cluster.v1.ShardStatus.tenants:type_name -> carillon.cluster.v1.ShardTenants
+	36, // 31: carillon.cluster.v1.ShardTenants.loads:type_name -> carillon.cluster.v1.TenantLoad
+	2,  // 32: carillon.cluster.v1.VerificationResponse.state:type_name -> carillon.cluster.v1.VerificationState
+	42, // 33: carillon.cluster.v1.VerificationResponse.violations:type_name -> carillon.cluster.v1.Violation
+	3,  // 34: carillon.cluster.v1.NodeService.Probe:input_type -> carillon.cluster.v1.ProbeRequest
+	6,  // 35: carillon.cluster.v1.NodeService.Join:input_type -> carillon.cluster.v1.JoinRequest
+	8,  // 36: carillon.cluster.v1.NodeService.Propose:input_type -> carillon.cluster.v1.ProposeRequest
+	16, // 37: carillon.cluster.v1.NodeService.Poll:input_type -> carillon.cluster.v1.PollRequest
+	18, // 38: carillon.cluster.v1.NodeService.Held:input_type -> carillon.cluster.v1.HeldRequest
+	20, // 39: carillon.cluster.v1.NodeService.Release:input_type -> carillon.cluster.v1.ReleaseRequest
+	23, // 40: carillon.cluster.v1.NodeService.Rows:input_type -> carillon.cluster.v1.RowsRequest
+	28, // 41: carillon.cluster.v1.NodeService.Transfer:input_type -> carillon.cluster.v1.TransferRequest
+	40, // 42: carillon.cluster.v1.NodeService.Verification:input_type -> carillon.cluster.v1.VerificationRequest
+	31, // 43: carillon.cluster.v1.NodeService.NodeStatus:input_type -> carillon.cluster.v1.NodeStatusRequest
+	4,  // 44: carillon.cluster.v1.NodeService.Probe:output_type -> carillon.cluster.v1.ProbeResponse
+	7,  // 45: carillon.cluster.v1.NodeService.Join:output_type -> carillon.cluster.v1.JoinResponse
+	10, // 46: carillon.cluster.v1.NodeService.Propose:output_type -> carillon.cluster.v1.ProposeResponse
+	17, // 47: carillon.cluster.v1.NodeService.Poll:output_type -> carillon.cluster.v1.PollResponse
+	19, // 48: carillon.cluster.v1.NodeService.Held:output_type -> carillon.cluster.v1.HeldResponse
+	22, // 49: carillon.cluster.v1.NodeService.Release:output_type -> carillon.cluster.v1.ReleaseResponse
+	26, // 50: carillon.cluster.v1.NodeService.Rows:output_type -> carillon.cluster.v1.RowsResponse
+	30, // 51: carillon.cluster.v1.NodeService.Transfer:output_type -> carillon.cluster.v1.TransferResponse
+	41, // 52: carillon.cluster.v1.NodeService.Verification:output_type -> carillon.cluster.v1.VerificationResponse
+	32, // 53: carillon.cluster.v1.NodeService.NodeStatus:output_type -> carillon.cluster.v1.NodeStatusResponse
+	44, // [44:54] is the sub-list for method output_type
+	34, // [34:44] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_carillon_cluster_v1_cluster_proto_init() }

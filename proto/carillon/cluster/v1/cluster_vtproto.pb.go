@@ -644,6 +644,11 @@ func (m *Result) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Put != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Put))
+		i--
+		dAtA[i] = 0x58
+	}
 	if m.More {
 		i--
 		if m.More {
@@ -3186,6 +3191,9 @@ func (m *Result) SizeVT() (n int) {
 	}
 	if m.More {
 		n += 2
+	}
+	if m.Put != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Put))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -5923,6 +5931,25 @@ func (m *Result) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.More = bool(v != 0)
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Put", wireType)
+			}
+			m.Put = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Put |= v1.PutOutcome(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -13101,6 +13128,25 @@ func (m *Result) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.More = bool(v != 0)
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Put", wireType)
+			}
+			m.Put = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Put |= v1.PutOutcome(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -123,6 +123,7 @@ type Command struct {
 	Expand          *Expand                `protobuf:"bytes,22,opt,name=expand,proto3" json:"expand,omitempty"`
 	SetZoneVersion  *SetZoneVersion        `protobuf:"bytes,23,opt,name=set_zone_version,json=setZoneVersion,proto3" json:"set_zone_version,omitempty"`
 	PutPauseRule    *PauseRule             `protobuf:"bytes,30,opt,name=put_pause_rule,json=putPauseRule,proto3" json:"put_pause_rule,omitempty"`
+	PutJob          *PutJob                `protobuf:"bytes,40,opt,name=put_job,json=putJob,proto3" json:"put_job,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -321,6 +322,13 @@ func (x *Command) GetSetZoneVersion() *SetZoneVersion {
 func (x *Command) GetPutPauseRule() *PauseRule {
 	if x != nil {
 		return x.PutPauseRule
+	}
+	return nil
+}
+
+func (x *Command) GetPutJob() *PutJob {
+	if x != nil {
+		return x.PutJob
 	}
 	return nil
 }
@@ -1035,6 +1043,87 @@ func (x *UpdateJob) GetPause() *Pause {
 	return nil
 }
 
+// PutJob makes a job be what it says: creates it, changes what differs, or nothing.
+type PutJob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without a key hash; its hash is that of the definition.
+	Job *CreateJob `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Empty: no record is kept.
+	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	Hash           []byte `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
+	// 0: any, or none.
+	ExpectedVersion uint64 `protobuf:"varint,4,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	// Refused if the job exists.
+	MustNotExist  bool `protobuf:"varint,5,opt,name=must_not_exist,json=mustNotExist,proto3" json:"must_not_exist,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutJob) Reset() {
+	*x = PutJob{}
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutJob) ProtoMessage() {}
+
+func (x *PutJob) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutJob.ProtoReflect.Descriptor instead.
+func (*PutJob) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PutJob) GetJob() *CreateJob {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *PutJob) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *PutJob) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *PutJob) GetExpectedVersion() uint64 {
+	if x != nil {
+		return x.ExpectedVersion
+	}
+	return 0
+}
+
+func (x *PutJob) GetMustNotExist() bool {
+	if x != nil {
+		return x.MustNotExist
+	}
+	return false
+}
+
 // DeleteJob leaves a tombstone. hints are the row keys of the job's live executions as the leader found them (at most
 // 1,000); what it missed is cancelled when it is next touched.
 type DeleteJob struct {
@@ -1051,7 +1140,7 @@ type DeleteJob struct {
 
 func (x *DeleteJob) Reset() {
 	*x = DeleteJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1152,7 @@ func (x *DeleteJob) String() string {
 func (*DeleteJob) ProtoMessage() {}
 
 func (x *DeleteJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[10]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1165,7 @@ func (x *DeleteJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJob.ProtoReflect.Descriptor instead.
 func (*DeleteJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{10}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteJob) GetTenant() string {
@@ -1135,7 +1224,7 @@ type TriggerJob struct {
 
 func (x *TriggerJob) Reset() {
 	*x = TriggerJob{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1236,7 @@ func (x *TriggerJob) String() string {
 func (*TriggerJob) ProtoMessage() {}
 
 func (x *TriggerJob) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[11]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1249,7 @@ func (x *TriggerJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJob.ProtoReflect.Descriptor instead.
 func (*TriggerJob) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{11}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TriggerJob) GetTenant() string {
@@ -1203,7 +1292,7 @@ type Advance struct {
 
 func (x *Advance) Reset() {
 	*x = Advance{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1304,7 @@ func (x *Advance) String() string {
 func (*Advance) ProtoMessage() {}
 
 func (x *Advance) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[12]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1317,7 @@ func (x *Advance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Advance.ProtoReflect.Descriptor instead.
 func (*Advance) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{12}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Advance) GetLimit() uint32 {
@@ -1260,7 +1349,7 @@ type Demand struct {
 
 func (x *Demand) Reset() {
 	*x = Demand{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1361,7 @@ func (x *Demand) String() string {
 func (*Demand) ProtoMessage() {}
 
 func (x *Demand) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[13]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1374,7 @@ func (x *Demand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Demand.ProtoReflect.Descriptor instead.
 func (*Demand) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{13}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Demand) GetClaimId() string {
@@ -1337,7 +1426,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1438,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[14]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1451,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{14}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Claim) GetClaimId() string {
@@ -1402,7 +1491,7 @@ type Heartbeats struct {
 
 func (x *Heartbeats) Reset() {
 	*x = Heartbeats{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1503,7 @@ func (x *Heartbeats) String() string {
 func (*Heartbeats) ProtoMessage() {}
 
 func (x *Heartbeats) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[15]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1516,7 @@ func (x *Heartbeats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeats.ProtoReflect.Descriptor instead.
 func (*Heartbeats) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{15}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Heartbeats) GetItems() []*Heartbeat {
@@ -1451,7 +1540,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1552,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1565,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{16}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Heartbeat) GetExecutionId() string {
@@ -1523,7 +1612,7 @@ type Completions struct {
 
 func (x *Completions) Reset() {
 	*x = Completions{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1624,7 @@ func (x *Completions) String() string {
 func (*Completions) ProtoMessage() {}
 
 func (x *Completions) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1637,7 @@ func (x *Completions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completions.ProtoReflect.Descriptor instead.
 func (*Completions) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{17}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Completions) GetItems() []*Completion {
@@ -1581,7 +1670,7 @@ type Completion struct {
 
 func (x *Completion) Reset() {
 	*x = Completion{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +1682,7 @@ func (x *Completion) String() string {
 func (*Completion) ProtoMessage() {}
 
 func (x *Completion) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +1695,7 @@ func (x *Completion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completion.ProtoReflect.Descriptor instead.
 func (*Completion) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{18}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Completion) GetExecutionId() string {
@@ -1692,7 +1781,7 @@ type CancelExecution struct {
 
 func (x *CancelExecution) Reset() {
 	*x = CancelExecution{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1793,7 @@ func (x *CancelExecution) String() string {
 func (*CancelExecution) ProtoMessage() {}
 
 func (x *CancelExecution) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1806,7 @@ func (x *CancelExecution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelExecution.ProtoReflect.Descriptor instead.
 func (*CancelExecution) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{19}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CancelExecution) GetExecutionId() string {
@@ -1750,7 +1839,7 @@ type RequeueDead struct {
 
 func (x *RequeueDead) Reset() {
 	*x = RequeueDead{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1851,7 @@ func (x *RequeueDead) String() string {
 func (*RequeueDead) ProtoMessage() {}
 
 func (x *RequeueDead) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1864,7 @@ func (x *RequeueDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequeueDead.ProtoReflect.Descriptor instead.
 func (*RequeueDead) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{20}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RequeueDead) GetExecutionIds() []string {
@@ -1794,7 +1883,7 @@ type PurgeDead struct {
 
 func (x *PurgeDead) Reset() {
 	*x = PurgeDead{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1895,7 @@ func (x *PurgeDead) String() string {
 func (*PurgeDead) ProtoMessage() {}
 
 func (x *PurgeDead) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1908,7 @@ func (x *PurgeDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeDead.ProtoReflect.Descriptor instead.
 func (*PurgeDead) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{21}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PurgeDead) GetExecutionIds() []string {
@@ -1840,7 +1929,7 @@ type StartTask struct {
 
 func (x *StartTask) Reset() {
 	*x = StartTask{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1941,7 @@ func (x *StartTask) String() string {
 func (*StartTask) ProtoMessage() {}
 
 func (x *StartTask) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1954,7 @@ func (x *StartTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartTask.ProtoReflect.Descriptor instead.
 func (*StartTask) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{22}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StartTask) GetId() string {
@@ -1899,7 +1988,7 @@ type StepTask struct {
 
 func (x *StepTask) Reset() {
 	*x = StepTask{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1911,7 +2000,7 @@ func (x *StepTask) String() string {
 func (*StepTask) ProtoMessage() {}
 
 func (x *StepTask) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[23]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1924,7 +2013,7 @@ func (x *StepTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepTask.ProtoReflect.Descriptor instead.
 func (*StepTask) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{23}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StepTask) GetId() string {
@@ -1954,7 +2043,7 @@ type Housekeep struct {
 
 func (x *Housekeep) Reset() {
 	*x = Housekeep{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2055,7 @@ func (x *Housekeep) String() string {
 func (*Housekeep) ProtoMessage() {}
 
 func (x *Housekeep) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[24]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2068,7 @@ func (x *Housekeep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Housekeep.ProtoReflect.Descriptor instead.
 func (*Housekeep) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{24}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Housekeep) GetLimit() uint32 {
@@ -2015,7 +2104,7 @@ type Verify struct {
 
 func (x *Verify) Reset() {
 	*x = Verify{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2027,7 +2116,7 @@ func (x *Verify) String() string {
 func (*Verify) ProtoMessage() {}
 
 func (x *Verify) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2040,7 +2129,7 @@ func (x *Verify) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verify.ProtoReflect.Descriptor instead.
 func (*Verify) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{25}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Verify) GetId() string {
@@ -2061,7 +2150,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x03(\v2\x1c.carillon.storage.v1.CommandR\bcommands\x12\x1e\n" +
 	"\n" +
 	"everywhere\x18\x04 \x01(\x04R\n" +
-	"everywhere\"\xcd\v\n" +
+	"everywhere\"\x83\f\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x19\n" +
@@ -2098,7 +2187,8 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x06verify\x18\x15 \x01(\v2\x1b.carillon.storage.v1.VerifyR\x06verify\x123\n" +
 	"\x06expand\x18\x16 \x01(\v2\x1b.carillon.storage.v1.ExpandR\x06expand\x12M\n" +
 	"\x10set_zone_version\x18\x17 \x01(\v2#.carillon.storage.v1.SetZoneVersionR\x0esetZoneVersion\x12D\n" +
-	"\x0eput_pause_rule\x18\x1e \x01(\v2\x1e.carillon.storage.v1.PauseRuleR\fputPauseRule\">\n" +
+	"\x0eput_pause_rule\x18\x1e \x01(\v2\x1e.carillon.storage.v1.PauseRuleR\fputPauseRule\x124\n" +
+	"\aput_job\x18( \x01(\v2\x1b.carillon.storage.v1.PutJobR\x06putJob\">\n" +
 	"\x06Expand\x124\n" +
 	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.ExpandJobR\x05items\"\xb2\x02\n" +
 	"\tExpandJob\x12\x16\n" +
@@ -2161,7 +2251,13 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x14pause_after_failures\x18\x10 \x01(\rR\x12pauseAfterFailures\x126\n" +
 	"\ahorizon\x18\x11 \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12&\n" +
 	"\x0fhorizon_from_ms\x18\x12 \x01(\x03R\rhorizonFromMs\x120\n" +
-	"\x05pause\x18\x19 \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\"\xb8\x01\n" +
+	"\x05pause\x18\x19 \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\"\xc8\x01\n" +
+	"\x06PutJob\x120\n" +
+	"\x03job\x18\x01 \x01(\v2\x1e.carillon.storage.v1.CreateJobR\x03job\x12'\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12\x12\n" +
+	"\x04hash\x18\x03 \x01(\fR\x04hash\x12)\n" +
+	"\x10expected_version\x18\x04 \x01(\x04R\x0fexpectedVersion\x12$\n" +
+	"\x0emust_not_exist\x18\x05 \x01(\bR\fmustNotExist\"\xb8\x01\n" +
 	"\tDeleteJob\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12'\n" +
@@ -2247,7 +2343,7 @@ func file_carillon_storage_v1_commands_proto_rawDescGZIP() []byte {
 	return file_carillon_storage_v1_commands_proto_rawDescData
 }
 
-var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*Entry)(nil),           // 0: carillon.storage.v1.Entry
 	(*Command)(nil),         // 1: carillon.storage.v1.Command
@@ -2259,89 +2355,92 @@ var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*CreateJobs)(nil),      // 7: carillon.storage.v1.CreateJobs
 	(*CreateJob)(nil),       // 8: carillon.storage.v1.CreateJob
 	(*UpdateJob)(nil),       // 9: carillon.storage.v1.UpdateJob
-	(*DeleteJob)(nil),       // 10: carillon.storage.v1.DeleteJob
-	(*TriggerJob)(nil),      // 11: carillon.storage.v1.TriggerJob
-	(*Advance)(nil),         // 12: carillon.storage.v1.Advance
-	(*Demand)(nil),          // 13: carillon.storage.v1.Demand
-	(*Claim)(nil),           // 14: carillon.storage.v1.Claim
-	(*Heartbeats)(nil),      // 15: carillon.storage.v1.Heartbeats
-	(*Heartbeat)(nil),       // 16: carillon.storage.v1.Heartbeat
-	(*Completions)(nil),     // 17: carillon.storage.v1.Completions
-	(*Completion)(nil),      // 18: carillon.storage.v1.Completion
-	(*CancelExecution)(nil), // 19: carillon.storage.v1.CancelExecution
-	(*RequeueDead)(nil),     // 20: carillon.storage.v1.RequeueDead
-	(*PurgeDead)(nil),       // 21: carillon.storage.v1.PurgeDead
-	(*StartTask)(nil),       // 22: carillon.storage.v1.StartTask
-	(*StepTask)(nil),        // 23: carillon.storage.v1.StepTask
-	(*Housekeep)(nil),       // 24: carillon.storage.v1.Housekeep
-	(*Verify)(nil),          // 25: carillon.storage.v1.Verify
-	(*QueueSettings)(nil),   // 26: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),  // 27: carillon.storage.v1.TenantSettings
-	(*PauseRule)(nil),       // 28: carillon.storage.v1.PauseRule
-	(*Horizon)(nil),         // 29: carillon.storage.v1.Horizon
-	(*Schedule)(nil),        // 30: carillon.storage.v1.Schedule
-	(CatchUp)(0),            // 31: carillon.storage.v1.CatchUp
-	(*KeyValue)(nil),        // 32: carillon.storage.v1.KeyValue
-	(*Template)(nil),        // 33: carillon.storage.v1.Template
-	(Overlap)(0),            // 34: carillon.storage.v1.Overlap
-	(JobState)(0),           // 35: carillon.storage.v1.JobState
-	(*Pause)(nil),           // 36: carillon.storage.v1.Pause
-	(Outcome)(0),            // 37: carillon.storage.v1.Outcome
-	(TaskKind)(0),           // 38: carillon.storage.v1.TaskKind
-	(*Filter)(nil),          // 39: carillon.storage.v1.Filter
+	(*PutJob)(nil),          // 10: carillon.storage.v1.PutJob
+	(*DeleteJob)(nil),       // 11: carillon.storage.v1.DeleteJob
+	(*TriggerJob)(nil),      // 12: carillon.storage.v1.TriggerJob
+	(*Advance)(nil),         // 13: carillon.storage.v1.Advance
+	(*Demand)(nil),          // 14: carillon.storage.v1.Demand
+	(*Claim)(nil),           // 15: carillon.storage.v1.Claim
+	(*Heartbeats)(nil),      // 16: carillon.storage.v1.Heartbeats
+	(*Heartbeat)(nil),       // 17: carillon.storage.v1.Heartbeat
+	(*Completions)(nil),     // 18: carillon.storage.v1.Completions
+	(*Completion)(nil),      // 19: carillon.storage.v1.Completion
+	(*CancelExecution)(nil), // 20: carillon.storage.v1.CancelExecution
+	(*RequeueDead)(nil),     // 21: carillon.storage.v1.RequeueDead
+	(*PurgeDead)(nil),       // 22: carillon.storage.v1.PurgeDead
+	(*StartTask)(nil),       // 23: carillon.storage.v1.StartTask
+	(*StepTask)(nil),        // 24: carillon.storage.v1.StepTask
+	(*Housekeep)(nil),       // 25: carillon.storage.v1.Housekeep
+	(*Verify)(nil),          // 26: carillon.storage.v1.Verify
+	(*QueueSettings)(nil),   // 27: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),  // 28: carillon.storage.v1.TenantSettings
+	(*PauseRule)(nil),       // 29: carillon.storage.v1.PauseRule
+	(*Horizon)(nil),         // 30: carillon.storage.v1.Horizon
+	(*Schedule)(nil),        // 31: carillon.storage.v1.Schedule
+	(CatchUp)(0),            // 32: carillon.storage.v1.CatchUp
+	(*KeyValue)(nil),        // 33: carillon.storage.v1.KeyValue
+	(*Template)(nil),        // 34: carillon.storage.v1.Template
+	(Overlap)(0),            // 35: carillon.storage.v1.Overlap
+	(JobState)(0),           // 36: carillon.storage.v1.JobState
+	(*Pause)(nil),           // 37: carillon.storage.v1.Pause
+	(Outcome)(0),            // 38: carillon.storage.v1.Outcome
+	(TaskKind)(0),           // 39: carillon.storage.v1.TaskKind
+	(*Filter)(nil),          // 40: carillon.storage.v1.Filter
 }
 var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	1,  // 0: carillon.storage.v1.Entry.commands:type_name -> carillon.storage.v1.Command
 	5,  // 1: carillon.storage.v1.Command.leader_start:type_name -> carillon.storage.v1.LeaderStart
 	7,  // 2: carillon.storage.v1.Command.create_jobs:type_name -> carillon.storage.v1.CreateJobs
 	9,  // 3: carillon.storage.v1.Command.update_job:type_name -> carillon.storage.v1.UpdateJob
-	10, // 4: carillon.storage.v1.Command.delete_job:type_name -> carillon.storage.v1.DeleteJob
-	11, // 5: carillon.storage.v1.Command.trigger_job:type_name -> carillon.storage.v1.TriggerJob
-	12, // 6: carillon.storage.v1.Command.advance:type_name -> carillon.storage.v1.Advance
-	14, // 7: carillon.storage.v1.Command.claim:type_name -> carillon.storage.v1.Claim
-	15, // 8: carillon.storage.v1.Command.heartbeats:type_name -> carillon.storage.v1.Heartbeats
-	17, // 9: carillon.storage.v1.Command.completions:type_name -> carillon.storage.v1.Completions
-	19, // 10: carillon.storage.v1.Command.cancel_execution:type_name -> carillon.storage.v1.CancelExecution
-	20, // 11: carillon.storage.v1.Command.requeue_dead:type_name -> carillon.storage.v1.RequeueDead
-	21, // 12: carillon.storage.v1.Command.purge_dead:type_name -> carillon.storage.v1.PurgeDead
-	22, // 13: carillon.storage.v1.Command.start_task:type_name -> carillon.storage.v1.StartTask
-	23, // 14: carillon.storage.v1.Command.step_task:type_name -> carillon.storage.v1.StepTask
-	26, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
-	27, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
-	24, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
+	11, // 4: carillon.storage.v1.Command.delete_job:type_name -> carillon.storage.v1.DeleteJob
+	12, // 5: carillon.storage.v1.Command.trigger_job:type_name -> carillon.storage.v1.TriggerJob
+	13, // 6: carillon.storage.v1.Command.advance:type_name -> carillon.storage.v1.Advance
+	15, // 7: carillon.storage.v1.Command.claim:type_name -> carillon.storage.v1.Claim
+	16, // 8: carillon.storage.v1.Command.heartbeats:type_name -> carillon.storage.v1.Heartbeats
+	18, // 9: carillon.storage.v1.Command.completions:type_name -> carillon.storage.v1.Completions
+	20, // 10: carillon.storage.v1.Command.cancel_execution:type_name -> carillon.storage.v1.CancelExecution
+	21, // 11: carillon.storage.v1.Command.requeue_dead:type_name -> carillon.storage.v1.RequeueDead
+	22, // 12: carillon.storage.v1.Command.purge_dead:type_name -> carillon.storage.v1.PurgeDead
+	23, // 13: carillon.storage.v1.Command.start_task:type_name -> carillon.storage.v1.StartTask
+	24, // 14: carillon.storage.v1.Command.step_task:type_name -> carillon.storage.v1.StepTask
+	27, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
+	28, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
+	25, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
 	6,  // 18: carillon.storage.v1.Command.raise_level:type_name -> carillon.storage.v1.RaiseLevel
-	25, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
+	26, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
 	2,  // 20: carillon.storage.v1.Command.expand:type_name -> carillon.storage.v1.Expand
 	4,  // 21: carillon.storage.v1.Command.set_zone_version:type_name -> carillon.storage.v1.SetZoneVersion
-	28, // 22: carillon.storage.v1.Command.put_pause_rule:type_name -> carillon.storage.v1.PauseRule
-	3,  // 23: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
-	29, // 24: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
-	8,  // 25: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
-	30, // 26: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	31, // 27: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	32, // 28: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	33, // 29: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
-	34, // 30: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
-	29, // 31: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
-	30, // 32: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	31, // 33: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	32, // 34: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	33, // 35: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
-	35, // 36: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
-	34, // 37: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
-	29, // 38: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
-	36, // 39: carillon.storage.v1.UpdateJob.pause:type_name -> carillon.storage.v1.Pause
-	13, // 40: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
-	16, // 41: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
-	18, // 42: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
-	37, // 43: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
-	38, // 44: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
-	39, // 45: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	29, // 22: carillon.storage.v1.Command.put_pause_rule:type_name -> carillon.storage.v1.PauseRule
+	10, // 23: carillon.storage.v1.Command.put_job:type_name -> carillon.storage.v1.PutJob
+	3,  // 24: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
+	30, // 25: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
+	8,  // 26: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
+	31, // 27: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	32, // 28: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	33, // 29: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	34, // 30: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
+	35, // 31: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	30, // 32: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	31, // 33: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	32, // 34: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	33, // 35: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	34, // 36: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
+	36, // 37: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
+	35, // 38: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	30, // 39: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	37, // 40: carillon.storage.v1.UpdateJob.pause:type_name -> carillon.storage.v1.Pause
+	8,  // 41: carillon.storage.v1.PutJob.job:type_name -> carillon.storage.v1.CreateJob
+	14, // 42: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
+	17, // 43: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
+	19, // 44: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
+	38, // 45: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
+	39, // 46: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
+	40, // 47: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_commands_proto_init() }
@@ -2356,7 +2455,7 @@ func file_carillon_storage_v1_commands_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_commands_proto_rawDesc), len(file_carillon_storage_v1_commands_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -137,6 +137,58 @@ func (CatchUp) EnumDescriptor() ([]byte, []int) {
 	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{1}
 }
 
+type PutOutcome int32
+
+const (
+	PutOutcome_PUT_OUTCOME_UNSPECIFIED PutOutcome = 0
+	PutOutcome_PUT_OUTCOME_CREATED     PutOutcome = 1
+	PutOutcome_PUT_OUTCOME_CHANGED     PutOutcome = 2
+	PutOutcome_PUT_OUTCOME_UNCHANGED   PutOutcome = 3
+)
+
+// Enum value maps for PutOutcome.
+var (
+	PutOutcome_name = map[int32]string{
+		0: "PUT_OUTCOME_UNSPECIFIED",
+		1: "PUT_OUTCOME_CREATED",
+		2: "PUT_OUTCOME_CHANGED",
+		3: "PUT_OUTCOME_UNCHANGED",
+	}
+	PutOutcome_value = map[string]int32{
+		"PUT_OUTCOME_UNSPECIFIED": 0,
+		"PUT_OUTCOME_CREATED":     1,
+		"PUT_OUTCOME_CHANGED":     2,
+		"PUT_OUTCOME_UNCHANGED":   3,
+	}
+)
+
+func (x PutOutcome) Enum() *PutOutcome {
+	p := new(PutOutcome)
+	*p = x
+	return p
+}
+
+func (x PutOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PutOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_storage_v1_records_proto_enumTypes[2].Descriptor()
+}
+
+func (PutOutcome) Type() protoreflect.EnumType {
+	return &file_carillon_storage_v1_records_proto_enumTypes[2]
+}
+
+func (x PutOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PutOutcome.Descriptor instead.
+func (PutOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{2}
+}
+
 type Overlap int32
 
 const (
@@ -179,11 +231,11 @@ func (x Overlap) String() string {
 }
 
 func (Overlap) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[2].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[3].Descriptor()
 }
 
 func (Overlap) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[2]
+	return &file_carillon_storage_v1_records_proto_enumTypes[3]
 }
 
 func (x Overlap) Number() protoreflect.EnumNumber {
@@ -192,7 +244,7 @@ func (x Overlap) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Overlap.Descriptor instead.
 func (Overlap) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{2}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{3}
 }
 
 type ExecutionKind int32
@@ -231,11 +283,11 @@ func (x ExecutionKind) String() string {
 }
 
 func (ExecutionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[3].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[4].Descriptor()
 }
 
 func (ExecutionKind) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[3]
+	return &file_carillon_storage_v1_records_proto_enumTypes[4]
 }
 
 func (x ExecutionKind) Number() protoreflect.EnumNumber {
@@ -244,7 +296,7 @@ func (x ExecutionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ExecutionKind.Descriptor instead.
 func (ExecutionKind) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{3}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{4}
 }
 
 type ExecutionState int32
@@ -304,11 +356,11 @@ func (x ExecutionState) String() string {
 }
 
 func (ExecutionState) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[4].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[5].Descriptor()
 }
 
 func (ExecutionState) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[4]
+	return &file_carillon_storage_v1_records_proto_enumTypes[5]
 }
 
 func (x ExecutionState) Number() protoreflect.EnumNumber {
@@ -317,7 +369,7 @@ func (x ExecutionState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ExecutionState.Descriptor instead.
 func (ExecutionState) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{4}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{5}
 }
 
 type Outcome int32
@@ -376,11 +428,11 @@ func (x Outcome) String() string {
 }
 
 func (Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[5].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[6].Descriptor()
 }
 
 func (Outcome) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[5]
+	return &file_carillon_storage_v1_records_proto_enumTypes[6]
 }
 
 func (x Outcome) Number() protoreflect.EnumNumber {
@@ -389,7 +441,7 @@ func (x Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Outcome.Descriptor instead.
 func (Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 type TaskKind int32
@@ -432,11 +484,11 @@ func (x TaskKind) String() string {
 }
 
 func (TaskKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[6].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[7].Descriptor()
 }
 
 func (TaskKind) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[6]
+	return &file_carillon_storage_v1_records_proto_enumTypes[7]
 }
 
 func (x TaskKind) Number() protoreflect.EnumNumber {
@@ -445,7 +497,7 @@ func (x TaskKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TaskKind.Descriptor instead.
 func (TaskKind) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 type EventType int32
@@ -559,11 +611,11 @@ func (x EventType) String() string {
 }
 
 func (EventType) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_storage_v1_records_proto_enumTypes[7].Descriptor()
+	return file_carillon_storage_v1_records_proto_enumTypes[8].Descriptor()
 }
 
 func (EventType) Type() protoreflect.EnumType {
-	return &file_carillon_storage_v1_records_proto_enumTypes[7]
+	return &file_carillon_storage_v1_records_proto_enumTypes[8]
 }
 
 func (x EventType) Number() protoreflect.EnumNumber {
@@ -572,7 +624,7 @@ func (x EventType) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventType.Descriptor instead.
 func (EventType) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 // KeyValue is one label or header; lists of them are sorted by key.
@@ -1290,7 +1342,9 @@ type Job struct {
 	// Due, and stopped by a pause of its queue, its tenant or a rule: a parked row stands in place of its timer.
 	Parked bool `protobuf:"varint,41,opt,name=parked,proto3" json:"parked,omitempty"`
 	// The rule for the instants up to held_to_ms, as long as some of them are undecided and it is not the job's own.
-	HeldRule      CatchUp `protobuf:"varint,42,opt,name=held_rule,json=heldRule,proto3,enum=carillon.storage.v1.CatchUp" json:"held_rule,omitempty"`
+	HeldRule CatchUp `protobuf:"varint,42,opt,name=held_rule,json=heldRule,proto3,enum=carillon.storage.v1.CatchUp" json:"held_rule,omitempty"`
+	// Hash of the definition that it was last put as; empty once that was changed otherwise.
+	PutHash       []byte `protobuf:"bytes,50,opt,name=put_hash,json=putHash,proto3" json:"put_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1575,6 +1629,13 @@ func (x *Job) GetHeldRule() CatchUp {
 		return x.HeldRule
 	}
 	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
+func (x *Job) GetPutHash() []byte {
+	if x != nil {
+		return x.PutHash
+	}
+	return nil
 }
 
 // ZoneChange says that newer zone data moved a cron job's instants.
@@ -2223,7 +2284,7 @@ func (x *RangeVerdict) GetRecordedMs() int64 {
 	return 0
 }
 
-// IdempotencyRecord is the stable answer of an update, pause, resume, delete or trigger, kept at least 24 h.
+// IdempotencyRecord is the stable answer of an update, put, pause, resume, delete or trigger, kept at least 24 h.
 type IdempotencyRecord struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Hash       []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
@@ -2232,7 +2293,8 @@ type IdempotencyRecord struct {
 	Job         *Job   `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
 	ExecutionId string `protobuf:"bytes,4,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
 	// The fields the request named, for the difference in a conflict.
-	Fields        []string `protobuf:"bytes,5,rep,name=fields,proto3" json:"fields,omitempty"`
+	Fields        []string   `protobuf:"bytes,5,rep,name=fields,proto3" json:"fields,omitempty"`
+	Put           PutOutcome `protobuf:"varint,6,opt,name=put,proto3,enum=carillon.storage.v1.PutOutcome" json:"put,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2300,6 +2362,13 @@ func (x *IdempotencyRecord) GetFields() []string {
 		return x.Fields
 	}
 	return nil
+}
+
+func (x *IdempotencyRecord) GetPut() PutOutcome {
+	if x != nil {
+		return x.Put
+	}
+	return PutOutcome_PUT_OUTCOME_UNSPECIFIED
 }
 
 // Meta is the shard's own row, written with every entry.
@@ -3533,8 +3602,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xf0\n" +
-	"\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\x8b\v\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -3579,7 +3647,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"zoneChange\x120\n" +
 	"\x05pause\x18( \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\x12\x16\n" +
 	"\x06parked\x18) \x01(\bR\x06parked\x129\n" +
-	"\theld_rule\x18* \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\bheldRule\"\xad\x01\n" +
+	"\theld_rule\x18* \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\bheldRule\x12\x19\n" +
+	"\bput_hash\x182 \x01(\fR\aputHash\"\xad\x01\n" +
 	"\n" +
 	"ZoneChange\x12!\n" +
 	"\ffrom_version\x18\x01 \x01(\tR\vfromVersion\x12\x1d\n" +
@@ -3651,14 +3720,15 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\x12\x1f\n" +
 	"\vrecorded_ms\x18\x05 \x01(\x03R\n" +
-	"recordedMs\"\xaf\x01\n" +
+	"recordedMs\"\xe2\x01\n" +
 	"\x11IdempotencyRecord\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x1f\n" +
 	"\vrecorded_ms\x18\x02 \x01(\x03R\n" +
 	"recordedMs\x12*\n" +
 	"\x03job\x18\x03 \x01(\v2\x18.carillon.storage.v1.JobR\x03job\x12!\n" +
 	"\fexecution_id\x18\x04 \x01(\tR\vexecutionId\x12\x16\n" +
-	"\x06fields\x18\x05 \x03(\tR\x06fields\"\xc0\b\n" +
+	"\x06fields\x18\x05 \x03(\tR\x06fields\x121\n" +
+	"\x03put\x18\x06 \x01(\x0e2\x1f.carillon.storage.v1.PutOutcomeR\x03put\"\xc0\b\n" +
 	"\x04Meta\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x1f\n" +
 	"\vleader_term\x18\x02 \x01(\x04R\n" +
@@ -3807,7 +3877,13 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x14CATCH_UP_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCATCH_UP_NONE\x10\x01\x12\x13\n" +
 	"\x0fCATCH_UP_LATEST\x10\x02\x12\x10\n" +
-	"\fCATCH_UP_ALL\x10\x03*\x91\x01\n" +
+	"\fCATCH_UP_ALL\x10\x03*v\n" +
+	"\n" +
+	"PutOutcome\x12\x1b\n" +
+	"\x17PUT_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13PUT_OUTCOME_CREATED\x10\x01\x12\x17\n" +
+	"\x13PUT_OUTCOME_CHANGED\x10\x02\x12\x19\n" +
+	"\x15PUT_OUTCOME_UNCHANGED\x10\x03*\x91\x01\n" +
 	"\aOverlap\x12\x17\n" +
 	"\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rOVERLAP_ALLOW\x10\x01\x12\x10\n" +
@@ -3889,82 +3965,84 @@ func file_carillon_storage_v1_records_proto_rawDescGZIP() []byte {
 	return file_carillon_storage_v1_records_proto_rawDescData
 }
 
-var file_carillon_storage_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_carillon_storage_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
 var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(JobState)(0),             // 0: carillon.storage.v1.JobState
 	(CatchUp)(0),              // 1: carillon.storage.v1.CatchUp
-	(Overlap)(0),              // 2: carillon.storage.v1.Overlap
-	(ExecutionKind)(0),        // 3: carillon.storage.v1.ExecutionKind
-	(ExecutionState)(0),       // 4: carillon.storage.v1.ExecutionState
-	(Outcome)(0),              // 5: carillon.storage.v1.Outcome
-	(TaskKind)(0),             // 6: carillon.storage.v1.TaskKind
-	(EventType)(0),            // 7: carillon.storage.v1.EventType
-	(*KeyValue)(nil),          // 8: carillon.storage.v1.KeyValue
-	(*Every)(nil),             // 9: carillon.storage.v1.Every
-	(*Cron)(nil),              // 10: carillon.storage.v1.Cron
-	(*Horizon)(nil),           // 11: carillon.storage.v1.Horizon
-	(*Schedule)(nil),          // 12: carillon.storage.v1.Schedule
-	(*RetryPolicy)(nil),       // 13: carillon.storage.v1.RetryPolicy
-	(*Template)(nil),          // 14: carillon.storage.v1.Template
-	(*Job)(nil),               // 15: carillon.storage.v1.Job
-	(*ZoneChange)(nil),        // 16: carillon.storage.v1.ZoneChange
-	(*Pause)(nil),             // 17: carillon.storage.v1.Pause
-	(*Attempt)(nil),           // 18: carillon.storage.v1.Attempt
-	(*Execution)(nil),         // 19: carillon.storage.v1.Execution
-	(*RangeVerdict)(nil),      // 20: carillon.storage.v1.RangeVerdict
-	(*IdempotencyRecord)(nil), // 21: carillon.storage.v1.IdempotencyRecord
-	(*Meta)(nil),              // 22: carillon.storage.v1.Meta
-	(*QueueSettings)(nil),     // 23: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),    // 24: carillon.storage.v1.TenantSettings
-	(*PauseRule)(nil),         // 25: carillon.storage.v1.PauseRule
-	(*LabelSelector)(nil),     // 26: carillon.storage.v1.LabelSelector
-	(*Task)(nil),              // 27: carillon.storage.v1.Task
-	(*Filter)(nil),            // 28: carillon.storage.v1.Filter
-	(*Event)(nil),             // 29: carillon.storage.v1.Event
-	(*EventRecord)(nil),       // 30: carillon.storage.v1.EventRecord
+	(PutOutcome)(0),           // 2: carillon.storage.v1.PutOutcome
+	(Overlap)(0),              // 3: carillon.storage.v1.Overlap
+	(ExecutionKind)(0),        // 4: carillon.storage.v1.ExecutionKind
+	(ExecutionState)(0),       // 5: carillon.storage.v1.ExecutionState
+	(Outcome)(0),              // 6: carillon.storage.v1.Outcome
+	(TaskKind)(0),             // 7: carillon.storage.v1.TaskKind
+	(EventType)(0),            // 8: carillon.storage.v1.EventType
+	(*KeyValue)(nil),          // 9: carillon.storage.v1.KeyValue
+	(*Every)(nil),             // 10: carillon.storage.v1.Every
+	(*Cron)(nil),              // 11: carillon.storage.v1.Cron
+	(*Horizon)(nil),           // 12: carillon.storage.v1.Horizon
+	(*Schedule)(nil),          // 13: carillon.storage.v1.Schedule
+	(*RetryPolicy)(nil),       // 14: carillon.storage.v1.RetryPolicy
+	(*Template)(nil),          // 15: carillon.storage.v1.Template
+	(*Job)(nil),               // 16: carillon.storage.v1.Job
+	(*ZoneChange)(nil),        // 17: carillon.storage.v1.ZoneChange
+	(*Pause)(nil),             // 18: carillon.storage.v1.Pause
+	(*Attempt)(nil),           // 19: carillon.storage.v1.Attempt
+	(*Execution)(nil),         // 20: carillon.storage.v1.Execution
+	(*RangeVerdict)(nil),      // 21: carillon.storage.v1.RangeVerdict
+	(*IdempotencyRecord)(nil), // 22: carillon.storage.v1.IdempotencyRecord
+	(*Meta)(nil),              // 23: carillon.storage.v1.Meta
+	(*QueueSettings)(nil),     // 24: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),    // 25: carillon.storage.v1.TenantSettings
+	(*PauseRule)(nil),         // 26: carillon.storage.v1.PauseRule
+	(*LabelSelector)(nil),     // 27: carillon.storage.v1.LabelSelector
+	(*Task)(nil),              // 28: carillon.storage.v1.Task
+	(*Filter)(nil),            // 29: carillon.storage.v1.Filter
+	(*Event)(nil),             // 30: carillon.storage.v1.Event
+	(*EventRecord)(nil),       // 31: carillon.storage.v1.EventRecord
 }
 var file_carillon_storage_v1_records_proto_depIdxs = []int32{
-	20, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
-	9,  // 1: carillon.storage.v1.Schedule.every:type_name -> carillon.storage.v1.Every
-	10, // 2: carillon.storage.v1.Schedule.cron:type_name -> carillon.storage.v1.Cron
-	8,  // 3: carillon.storage.v1.Template.headers:type_name -> carillon.storage.v1.KeyValue
-	13, // 4: carillon.storage.v1.Template.retry:type_name -> carillon.storage.v1.RetryPolicy
+	21, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
+	10, // 1: carillon.storage.v1.Schedule.every:type_name -> carillon.storage.v1.Every
+	11, // 2: carillon.storage.v1.Schedule.cron:type_name -> carillon.storage.v1.Cron
+	9,  // 3: carillon.storage.v1.Template.headers:type_name -> carillon.storage.v1.KeyValue
+	14, // 4: carillon.storage.v1.Template.retry:type_name -> carillon.storage.v1.RetryPolicy
 	0,  // 5: carillon.storage.v1.Job.state:type_name -> carillon.storage.v1.JobState
-	12, // 6: carillon.storage.v1.Job.schedule:type_name -> carillon.storage.v1.Schedule
+	13, // 6: carillon.storage.v1.Job.schedule:type_name -> carillon.storage.v1.Schedule
 	1,  // 7: carillon.storage.v1.Job.catch_up:type_name -> carillon.storage.v1.CatchUp
-	8,  // 8: carillon.storage.v1.Job.labels:type_name -> carillon.storage.v1.KeyValue
-	14, // 9: carillon.storage.v1.Job.template:type_name -> carillon.storage.v1.Template
-	2,  // 10: carillon.storage.v1.Job.overlap:type_name -> carillon.storage.v1.Overlap
-	11, // 11: carillon.storage.v1.Job.horizon:type_name -> carillon.storage.v1.Horizon
-	16, // 12: carillon.storage.v1.Job.zone_change:type_name -> carillon.storage.v1.ZoneChange
-	17, // 13: carillon.storage.v1.Job.pause:type_name -> carillon.storage.v1.Pause
+	9,  // 8: carillon.storage.v1.Job.labels:type_name -> carillon.storage.v1.KeyValue
+	15, // 9: carillon.storage.v1.Job.template:type_name -> carillon.storage.v1.Template
+	3,  // 10: carillon.storage.v1.Job.overlap:type_name -> carillon.storage.v1.Overlap
+	12, // 11: carillon.storage.v1.Job.horizon:type_name -> carillon.storage.v1.Horizon
+	17, // 12: carillon.storage.v1.Job.zone_change:type_name -> carillon.storage.v1.ZoneChange
+	18, // 13: carillon.storage.v1.Job.pause:type_name -> carillon.storage.v1.Pause
 	1,  // 14: carillon.storage.v1.Job.held_rule:type_name -> carillon.storage.v1.CatchUp
 	1,  // 15: carillon.storage.v1.Pause.resume:type_name -> carillon.storage.v1.CatchUp
-	5,  // 16: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
-	4,  // 17: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
-	3,  // 18: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
-	14, // 19: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
-	4,  // 20: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
-	18, // 21: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
-	15, // 22: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
-	8,  // 23: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	17, // 24: carillon.storage.v1.QueueSettings.pause:type_name -> carillon.storage.v1.Pause
-	8,  // 25: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	17, // 26: carillon.storage.v1.TenantSettings.pause:type_name -> carillon.storage.v1.Pause
-	26, // 27: carillon.storage.v1.PauseRule.labels:type_name -> carillon.storage.v1.LabelSelector
-	17, // 28: carillon.storage.v1.PauseRule.pause:type_name -> carillon.storage.v1.Pause
-	6,  // 29: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
-	28, // 30: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
-	1,  // 31: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
-	7,  // 32: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	3,  // 33: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	29, // 34: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	6,  // 16: carillon.storage.v1.Attempt.outcome:type_name -> carillon.storage.v1.Outcome
+	5,  // 17: carillon.storage.v1.Attempt.state:type_name -> carillon.storage.v1.ExecutionState
+	4,  // 18: carillon.storage.v1.Execution.kind:type_name -> carillon.storage.v1.ExecutionKind
+	15, // 19: carillon.storage.v1.Execution.template:type_name -> carillon.storage.v1.Template
+	5,  // 20: carillon.storage.v1.Execution.state:type_name -> carillon.storage.v1.ExecutionState
+	19, // 21: carillon.storage.v1.Execution.attempts:type_name -> carillon.storage.v1.Attempt
+	16, // 22: carillon.storage.v1.IdempotencyRecord.job:type_name -> carillon.storage.v1.Job
+	2,  // 23: carillon.storage.v1.IdempotencyRecord.put:type_name -> carillon.storage.v1.PutOutcome
+	9,  // 24: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	18, // 25: carillon.storage.v1.QueueSettings.pause:type_name -> carillon.storage.v1.Pause
+	9,  // 26: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	18, // 27: carillon.storage.v1.TenantSettings.pause:type_name -> carillon.storage.v1.Pause
+	27, // 28: carillon.storage.v1.PauseRule.labels:type_name -> carillon.storage.v1.LabelSelector
+	18, // 29: carillon.storage.v1.PauseRule.pause:type_name -> carillon.storage.v1.Pause
+	7,  // 30: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
+	29, // 31: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
+	1,  // 32: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
+	8,  // 33: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	4,  // 34: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	30, // 35: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }
@@ -3977,7 +4055,7 @@ func file_carillon_storage_v1_records_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_records_proto_rawDesc), len(file_carillon_storage_v1_records_proto_rawDesc)),
-			NumEnums:      8,
+			NumEnums:      9,
 			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,

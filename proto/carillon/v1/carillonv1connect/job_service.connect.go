@@ -44,6 +44,8 @@ const (
 	JobServiceListJobsProcedure = "/carillon.v1.JobService/ListJobs"
 	// JobServiceUpdateJobProcedure is the fully-qualified name of the JobService's UpdateJob RPC.
 	JobServiceUpdateJobProcedure = "/carillon.v1.JobService/UpdateJob"
+	// JobServicePutJobProcedure is the fully-qualified name of the JobService's PutJob RPC.
+	JobServicePutJobProcedure = "/carillon.v1.JobService/PutJob"
 	// JobServicePauseJobProcedure is the fully-qualified name of the JobService's PauseJob RPC.
 	JobServicePauseJobProcedure = "/carillon.v1.JobService/PauseJob"
 	// JobServiceResumeJobProcedure is the fully-qualified name of the JobService's ResumeJob RPC.
@@ -79,6 +81,13 @@ type JobServiceClient interface {
 	// forbids it. In REST the body is the JobPatch (its fields are the named ones), expected_version is a query parameter,
 	// and the answer is the job itself.
 	UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error)
+	// PutJob makes a job be what the call says, whether it exists or not: it creates the job, or replaces its whole definition,
+	// or changes nothing if the definition is the same. What is left out takes its default. It never makes a past occurrence:
+	// a schedule that is the same keeps its grid and what is pending, and an interval without an anchor keeps the job's. A job
+	// that is paused stays so. Fails with aborted and VersionConflict on a stale expected_version or where must_not_exist does
+	// not hold, with not_found where expected_version asks for a job that does not exist, and with failed_precondition for a
+	// one-shot that has fired and was defined otherwise. In REST the body is the job, the other fields are query parameters.
+	PutJob(context.Context, *connect.Request[v1.PutJobRequest]) (*connect.Response[v1.PutJobResponse], error)
 	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job replaces why, by whom, until when and
 	// with which rule, and nothing else. Fails with not_found, aborted, or failed_precondition if the job is exhausted. In REST
 	// the answer is the job itself.
@@ -143,6 +152,12 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(jobServiceMethods.ByName("UpdateJob")),
 			connect.WithClientOptions(opts...),
 		),
+		putJob: connect.NewClient[v1.PutJobRequest, v1.PutJobResponse](
+			httpClient,
+			baseURL+JobServicePutJobProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("PutJob")),
+			connect.WithClientOptions(opts...),
+		),
 		pauseJob: connect.NewClient[v1.PauseJobRequest, v1.PauseJobResponse](
 			httpClient,
 			baseURL+JobServicePauseJobProcedure,
@@ -189,6 +204,7 @@ type jobServiceClient struct {
 	getJob          *connect.Client[v1.GetJobRequest, v1.GetJobResponse]
 	listJobs        *connect.Client[v1.ListJobsRequest, v1.ListJobsResponse]
 	updateJob       *connect.Client[v1.UpdateJobRequest, v1.UpdateJobResponse]
+	putJob          *connect.Client[v1.PutJobRequest, v1.PutJobResponse]
 	pauseJob        *connect.Client[v1.PauseJobRequest, v1.PauseJobResponse]
 	resumeJob       *connect.Client[v1.ResumeJobRequest, v1.ResumeJobResponse]
 	deleteJob       *connect.Client[v1.DeleteJobRequest, v1.DeleteJobResponse]
@@ -220,6 +236,11 @@ func (c *jobServiceClient) ListJobs(ctx context.Context, req *connect.Request[v1
 // UpdateJob calls carillon.v1.JobService.UpdateJob.
 func (c *jobServiceClient) UpdateJob(ctx context.Context, req *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error) {
 	return c.updateJob.CallUnary(ctx, req)
+}
+
+// PutJob calls carillon.v1.JobService.PutJob.
+func (c *jobServiceClient) PutJob(ctx context.Context, req *connect.Request[v1.PutJobRequest]) (*connect.Response[v1.PutJobResponse], error) {
+	return c.putJob.CallUnary(ctx, req)
 }
 
 // PauseJob calls carillon.v1.JobService.PauseJob.
@@ -271,6 +292,13 @@ type JobServiceHandler interface {
 	// forbids it. In REST the body is the JobPatch (its fields are the named ones), expected_version is a query parameter,
 	// and the answer is the job itself.
 	UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error)
+	// PutJob makes a job be what the call says, whether it exists or not: it creates the job, or replaces its whole definition,
+	// or changes nothing if the definition is the same. What is left out takes its default. It never makes a past occurrence:
+	// a schedule that is the same keeps its grid and what is pending, and an interval without an anchor keeps the job's. A job
+	// that is paused stays so. Fails with aborted and VersionConflict on a stale expected_version or where must_not_exist does
+	// not hold, with not_found where expected_version asks for a job that does not exist, and with failed_precondition for a
+	// one-shot that has fired and was defined otherwise. In REST the body is the job, the other fields are query parameters.
+	PutJob(context.Context, *connect.Request[v1.PutJobRequest]) (*connect.Response[v1.PutJobResponse], error)
 	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job replaces why, by whom, until when and
 	// with which rule, and nothing else. Fails with not_found, aborted, or failed_precondition if the job is exhausted. In REST
 	// the answer is the job itself.
@@ -331,6 +359,12 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(jobServiceMethods.ByName("UpdateJob")),
 		connect.WithHandlerOptions(opts...),
 	)
+	jobServicePutJobHandler := connect.NewUnaryHandler(
+		JobServicePutJobProcedure,
+		svc.PutJob,
+		connect.WithSchema(jobServiceMethods.ByName("PutJob")),
+		connect.WithHandlerOptions(opts...),
+	)
 	jobServicePauseJobHandler := connect.NewUnaryHandler(
 		JobServicePauseJobProcedure,
 		svc.PauseJob,
@@ -379,6 +413,8 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 			jobServiceListJobsHandler.ServeHTTP(w, r)
 		case JobServiceUpdateJobProcedure:
 			jobServiceUpdateJobHandler.ServeHTTP(w, r)
+		case JobServicePutJobProcedure:
+			jobServicePutJobHandler.ServeHTTP(w, r)
 		case JobServicePauseJobProcedure:
 			jobServicePauseJobHandler.ServeHTTP(w, r)
 		case JobServiceResumeJobProcedure:
@@ -418,6 +454,10 @@ func (UnimplementedJobServiceHandler) ListJobs(context.Context, *connect.Request
 
 func (UnimplementedJobServiceHandler) UpdateJob(context.Context, *connect.Request[v1.UpdateJobRequest]) (*connect.Response[v1.UpdateJobResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.UpdateJob is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) PutJob(context.Context, *connect.Request[v1.PutJobRequest]) (*connect.Response[v1.PutJobResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.PutJob is not implemented"))
 }
 
 func (UnimplementedJobServiceHandler) PauseJob(context.Context, *connect.Request[v1.PauseJobRequest]) (*connect.Response[v1.PauseJobResponse], error) {

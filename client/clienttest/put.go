@@ -1,0 +1,52 @@
+package clienttest
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+// PutJob makes a changed job anew, with the next version; what waits of it goes.
+func (s jobService) PutJob(
+	_ context.Context, req *connect.Request[carillonv1.PutJobRequest],
+) (*connect.Response[carillonv1.PutJobResponse], error) {
+	r := req.Msg
+	spec := proto.CloneOf(r.GetJob())
+	if spec.GetSchedule().GetWhen() == nil {
+		return nil, invalid("job.schedule", "must be set")
+	}
+	spec.Id, spec.Tenant = r.GetId(), orDefault(cmp.Or(r.GetTenant(), spec.GetTenant()))
+	spec.Queue = orDefault(spec.GetQueue())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := name{spec.GetTenant(), spec.GetId()}
+	old := s.jobs[key]
+	version, outcome := uint64(1), carillonv1.PutOutcome_PUT_OUTCOME_CREATED
+	switch {
+	case old == nil && r.GetExpectedVersion() != 0:
+		return nil, Fail(connect.CodeNotFound, "no such job")
+	case old == nil:
+	case r.GetMustNotExist(), r.GetExpectedVersion() != 0 && r.GetExpectedVersion() != old.GetVersion():
+		return nil, Fail(connect.CodeAborted, "expected_version is stale", &carillonv1.VersionConflict{CurrentVersion: old.GetVersion()})
+	case proto.Equal(old.spec, spec):
+		version, outcome = old.GetVersion(), carillonv1.PutOutcome_PUT_OUTCOME_UNCHANGED
+	default:
+		version, outcome = old.GetVersion()+1, carillonv1.PutOutcome_PUT_OUTCOME_CHANGED
+		s.executions = slices.DeleteFunc(s.executions, func(e *execution) bool {
+			return e == old.pending && e.GetState() == carillonv1.ExecutionState_EXECUTION_STATE_WAITING
+		})
+	}
+	if outcome != carillonv1.PutOutcome_PUT_OUTCOME_UNCHANGED {
+		s.accept(key, spec)
+	}
+	j := s.jobs[key]
+	j.Version = version
+	job := proto.CloneOf(j.Job)
+	job.Payload = nil
+	return connect.NewResponse(&carillonv1.PutJobResponse{Job: job, Outcome: outcome}), nil
+}

@@ -1,0 +1,70 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"google.golang.org/protobuf/proto"
+
+	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
+	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
+)
+
+func (s *server) putJob(ctx context.Context, req *carillonv1.PutJobRequest) (*carillonv1.PutJobResponse, error) {
+	var v violations
+	now := s.backend.NowMS()
+	job := v.putSpec(req)
+	create := s.jobSpec(&v, job, now)
+	v.key("idempotency_key", req.IdempotencyKey)
+	if req.MustNotExist && req.ExpectedVersion != 0 {
+		v.add("must_not_exist", "excludes expected_version")
+	}
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	setOffset(create.Schedule, create.JobId)
+	create.Hash = hashCreate(create)
+	if err := s.tooOften(create.Schedule, now); err != nil && !s.isAccepted(ctx, create) {
+		return nil, err
+	}
+	put := &storagev1.PutJob{Job: create, MustNotExist: req.MustNotExist}
+	put.Hash = hashOf("put", put)
+	put.IdempotencyKey, put.ExpectedVersion = req.IdempotencyKey, req.ExpectedVersion
+	create.Horizon, create.HorizonFromMs = horizonOf(create.Schedule, now)
+	cmd := callOf(ctx).command()
+	cmd.PutJob = put
+	ref := jobRef{create.Tenant, create.JobId}
+	result, err := s.propose(ctx, s.backend.ShardOf(ref.tenant, ref.id), cmd)
+	if refused := (*Refused)(nil); errors.As(err, &refused) {
+		return nil, &Refused{ofJob(refused.Refusal)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.PutJobResponse{Job: jobOfResult(ref, &result), Outcome: putOutcomes[result.Put]}, nil
+}
+
+// putSpec is the job that is put, with the id and the tenant of the request; its own may be left out.
+func (v *violations) putSpec(req *carillonv1.PutJobRequest) *carillonv1.JobSpec {
+	v.name("id", req.Id)
+	v.optionalName("tenant", req.Tenant)
+	if req.Job == nil {
+		return nil
+	}
+	if id := req.Job.Id; id != "" && id != req.Id {
+		v.add("job.id", "is %q; the id of the call is %q", id, req.Id)
+	}
+	if tenant := req.Job.Tenant; tenant != "" && req.Tenant != "" && tenant != req.Tenant {
+		v.add("job.tenant", "is %q; the tenant of the call is %q", tenant, req.Tenant)
+	}
+	job := proto.CloneOf(req.Job)
+	job.Id, job.Tenant = req.Id, cmp.Or(req.Tenant, job.Tenant)
+	return job
+}
+
+var putOutcomes = map[storagev1.PutOutcome]carillonv1.PutOutcome{
+	storagev1.PutOutcome_PUT_OUTCOME_CREATED:   carillonv1.PutOutcome_PUT_OUTCOME_CREATED,
+	storagev1.PutOutcome_PUT_OUTCOME_CHANGED:   carillonv1.PutOutcome_PUT_OUTCOME_CHANGED,
+	storagev1.PutOutcome_PUT_OUTCOME_UNCHANGED: carillonv1.PutOutcome_PUT_OUTCOME_UNCHANGED,
+}

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/carillon-scheduler/carillon/cron"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -19,6 +20,13 @@ func (s jobService) PutJob(
 	spec := proto.CloneOf(r.GetJob())
 	if spec.GetSchedule().GetWhen() == nil {
 		return nil, invalid("job.schedule", "must be set")
+	}
+	var cronSchedule *cron.Schedule
+	if c := spec.GetSchedule().GetCron(); c != nil {
+		var err error
+		if cronSchedule, err = compile(c); err != nil {
+			return nil, err
+		}
 	}
 	spec.Id, spec.Tenant = r.GetId(), orDefault(cmp.Or(r.GetTenant(), spec.GetTenant()))
 	spec.Queue = orDefault(spec.GetQueue())
@@ -42,7 +50,7 @@ func (s jobService) PutJob(
 		})
 	}
 	if outcome != carillonv1.PutOutcome_PUT_OUTCOME_UNCHANGED {
-		s.accept(key, spec)
+		s.accept(key, spec, cronSchedule)
 	}
 	j := s.jobs[key]
 	j.Version = version

@@ -72,7 +72,7 @@ func (in *entry) schedules(cmd *storagev1.Command, stampMS int64, r fsm.Result) 
 
 // changed follows what a transition of a job means for its instants.
 func (in *entry) changed(ev *storagev1.Event) {
-	s := in.s.series[ev.JobId]
+	s, given := in.s.series[ev.JobId], in.given[jobVersion{ev.JobId, ev.Incarnation, ev.JobVersion}]
 	switch ev.Type {
 	case storagev1.EventType_EVENT_TYPE_JOB_DELETED:
 		delete(in.s.series, ev.JobId)
@@ -81,6 +81,8 @@ func (in *entry) changed(ev *storagev1.Event) {
 		if s == nil || s.incarnation != ev.Incarnation {
 			return
 		}
+		// An update may exhaust the job under its new schedule, and says so before it tells of itself.
+		s.reschedule(given, in.stampMS)
 		if at, ok := s.next(in.c); ok {
 			in.c.fail("S4: shard %d: %s is exhausted, and fires at %d", in.shard, ev.JobId, at)
 		}
@@ -99,13 +101,20 @@ func (in *entry) changed(ev *storagev1.Event) {
 	default:
 		return
 	}
-	given := in.given[jobVersion{ev.JobId, ev.Incarnation, ev.JobVersion}]
 	switch {
-	case given.GetEvery() == nil && given.GetCron() == nil: // a one-shot
-	case s == nil:
+	case s != nil:
+		s.reschedule(given, in.stampMS)
+	case isRecurring(given):
 		in.s.series[ev.JobId] = &series{incarnation: ev.Incarnation, schedule: given, afterMS: in.stampMS}
-	case !sameSchedule(s.schedule, given):
-		s.schedule, s.afterMS = given, max(s.afterMS, in.stampMS)
+	}
+}
+
+func isRecurring(s *storagev1.Schedule) bool { return s.GetEvery() != nil || s.GetCron() != nil }
+
+// reschedule follows a change of the schedule, if given is another one.
+func (s *series) reschedule(given *storagev1.Schedule, stampMS int64) {
+	if isRecurring(given) && !sameSchedule(s.schedule, given) {
+		s.schedule, s.afterMS = given, max(s.afterMS, stampMS)
 	}
 }
 

@@ -274,6 +274,10 @@ func (u *update) run() {
 	}
 	pause := u.has("state") && c.State == storagev1.JobState_JOB_STATE_PAUSED && !wasPaused
 	resume := u.has("state") && c.State == storagev1.JobState_JOB_STATE_ACTIVE && wasPaused
+	if !pause && !resume {
+		// Before what the new schedule does: it may have nothing left.
+		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_UPDATED, c.Tenant, c.JobId, j.Incarnation, j.Version)
+	}
 	u.reschedule(wasPaused, oldQueue)
 	switch {
 	case pause:
@@ -284,7 +288,6 @@ func (u *update) run() {
 		if wasPaused && u.has("pause") {
 			u.setPause()
 		}
-		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_UPDATED, c.Tenant, c.JobId, j.Incarnation, j.Version)
 		u.release()
 	}
 }

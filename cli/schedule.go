@@ -234,6 +234,14 @@ func (p *program) scheduleCommand() *cli.Command {
 					&cli.StringFlag{Name: "job-id", Usage: "`ID` of the job, by which a --spread is shared out"},
 				}, scheduleFlags()),
 			}, p.previewSchedule),
+			p.calling(cli.Command{
+				Name: "zone-changes", Usage: "list jobs whose next times newer zone data has moved",
+				Description: "A job is listed until it gets another schedule.",
+				Flags: []cli.Flag{
+					&cli.BoolFlag{Name: "all-tenants", Usage: "of every tenant"},
+					limitFlag(),
+				},
+			}, p.listZoneChanges),
 		},
 	}
 }
@@ -325,4 +333,29 @@ func previewSummary(res *carillonv1.PreviewScheduleResponse) [][]string {
 		rows = append(rows, []string{"fires a day", fmt.Sprint(res.GetFiresPerDay())}, []string{"fires a year", fmt.Sprint(res.GetFiresPerYear())})
 	}
 	return append(rows, []string{"zone data", res.GetZoneVersion()})
+}
+
+func (p *program) listZoneChanges(ctx context.Context, c *call) error {
+	req := &carillonv1.ListZoneChangesRequest{
+		Tenant: c.tenant, AllTenants: c.Bool("all-tenants"), PageSize: pageSize(c.Int("limit")),
+	}
+	header := []string{"JOB", "ZONE", "FROM", "TO", "CHANGED", "WAS", "IS"}
+	if req.AllTenants {
+		req.Tenant, header = "", append([]string{"TENANT"}, header...)
+	}
+	more, err := list(c.print, "changes", c.client.ListZoneChanges(ctx, req), c.Int("limit"), header,
+		func(z *carillonv1.ZoneChange) []string {
+			row := []string{
+				z.GetJobId(), z.GetZone(), z.GetFromVersion(), z.GetToVersion(), instant(z.GetChangeTime()),
+				instant(z.GetOldNext().GetTime()), instant(z.GetNewNext().GetTime()),
+			}
+			if req.AllTenants {
+				row = append([]string{z.GetTenant()}, row...)
+			}
+			return row
+		})
+	if err != nil {
+		return err
+	}
+	return p.sayMore(c, more)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/carillon-scheduler/carillon/client"
 	"github.com/carillon-scheduler/carillon/client/clienttest"
@@ -98,6 +99,17 @@ func direct(t *testing.T, server *clienttest.Server, d *datadriven.TestData) str
 			t.Fatal(err)
 		}
 		server.VirtualClock(at)
+	case "zones":
+		at := func(day, hour int) *timestamppb.Timestamp {
+			return timestamppb.New(time.Date(2026, time.March, day, hour, 0, 0, 0, time.UTC))
+		}
+		server.ZonesChanged(&carillonv1.ZoneChange{
+			JobId: "nightly", Tenant: "default", Zone: "Europe/Berlin", FromVersion: "2025c", ToVersion: "2026a",
+			ChangeTime: at(1, 0), OldNext: &carillonv1.FireTime{Time: at(2, 1)}, NewNext: &carillonv1.FireTime{Time: at(2, 2)},
+		}, &carillonv1.ZoneChange{
+			JobId: "last", Tenant: "other", Zone: "Asia/Gaza", FromVersion: "2025c", ToVersion: "2026a",
+			ChangeTime: at(1, 0), OldNext: &carillonv1.FireTime{Time: at(3, 1)},
+		})
 	case "up":
 		server.Before(nil)
 	default:

@@ -398,6 +398,7 @@ func limitEdges() map[string][]edge {
 		},
 		"page_size": {
 			callEdge("page_size", (*server).listJobs, &carillonv1.ListJobsRequest{PageSize: 1000}, &carillonv1.ListJobsRequest{PageSize: 1001}),
+			callEdge("page_size", (*server).listZoneChanges, &carillonv1.ListZoneChangesRequest{PageSize: 1000}, &carillonv1.ListZoneChangesRequest{PageSize: 1001}),
 			callEdge("page_size", (*server).listJobs, &carillonv1.ListJobsRequest{PageSize: 0}, &carillonv1.ListJobsRequest{PageSize: -1}),
 		},
 		"top_tenants": {

@@ -227,6 +227,7 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.JobServiceListOccurrencesProcedure, single, s.listOccurrences),
 
 		unary(s, carillonv1connect.ScheduleServicePreviewScheduleProcedure, single, s.previewSchedule),
+		unary(s, carillonv1connect.ScheduleServiceListZoneChangesProcedure, single, s.listZoneChanges),
 
 		unary(s, carillonv1connect.WorkerServiceClaimProcedure, single, s.claim),
 		unary(s, carillonv1connect.WorkerServiceHeartbeatProcedure, maxBatchBytes, s.heartbeat),

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/carillon-scheduler/carillon/cron"
@@ -112,4 +113,27 @@ func (s scheduleService) PreviewSchedule(
 		res.Times = append(res.Times, t)
 	}
 	return connect.NewResponse(res), nil
+}
+
+// ZonesChanged lets ListZoneChanges list changes.
+func (s *Server) ZonesChanged(changes ...*carillonv1.ZoneChange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.zoneChanges = changes
+}
+
+func (s scheduleService) ListZoneChanges(
+	_ context.Context, req *connect.Request[carillonv1.ListZoneChangesRequest],
+) (*connect.Response[carillonv1.ListZoneChangesResponse], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*carillonv1.ZoneChange
+	for _, z := range s.zoneChanges {
+		if req.Msg.GetAllTenants() || z.GetTenant() == cmp.Or(req.Msg.GetTenant(), "default") {
+			all = append(all, z)
+		}
+	}
+	res := &carillonv1.ListZoneChangesResponse{}
+	res.Changes, res.NextPageToken = page(all, req.Msg.GetPageSize(), req.Msg.GetPageToken())
+	return connect.NewResponse(proto.CloneOf(res)), nil
 }

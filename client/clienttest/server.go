@@ -35,6 +35,8 @@ type Server struct {
 	tenants    map[string]*carillonv1.Tenant
 	rules      map[string]*carillonv1.PauseRule
 	nodes      map[string]*fakeNode
+	// zoneChanges are what ListZoneChanges lists.
+	zoneChanges []*carillonv1.ZoneChange
 	// virtual is where the virtual clock stands; zero: there is none.
 	virtual time.Time
 	fencing uint64

@@ -414,6 +414,250 @@ func (x *PreviewedTime) GetCount() uint32 {
 	return 0
 }
 
+// ListZoneChangesRequest asks for the jobs of a tenant, or of all.
+type ListZoneChangesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: "default", unless all_tenants is set; both are not allowed.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Jobs of every tenant.
+	AllTenants bool `protobuf:"varint,2,opt,name=all_tenants,json=allTenants,proto3" json:"all_tenants,omitempty"`
+	// At most 1,000. 0: 100.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before; empty: the first page. Other fields must not change between pages.
+	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Answer from the nearest replicas, which may lag behind or be cut off. Default: a current read.
+	Stale         bool `protobuf:"varint,5,opt,name=stale,proto3" json:"stale,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListZoneChangesRequest) Reset() {
+	*x = ListZoneChangesRequest{}
+	mi := &file_carillon_v1_schedule_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListZoneChangesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListZoneChangesRequest) ProtoMessage() {}
+
+func (x *ListZoneChangesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_schedule_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListZoneChangesRequest.ProtoReflect.Descriptor instead.
+func (*ListZoneChangesRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_schedule_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ListZoneChangesRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListZoneChangesRequest) GetAllTenants() bool {
+	if x != nil {
+		return x.AllTenants
+	}
+	return false
+}
+
+func (x *ListZoneChangesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListZoneChangesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListZoneChangesRequest) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
+// ListZoneChangesResponse is a page of jobs.
+type ListZoneChangesResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Changes []*ZoneChange          `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Where the next page starts; empty: this is the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListZoneChangesResponse) Reset() {
+	*x = ListZoneChangesResponse{}
+	mi := &file_carillon_v1_schedule_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListZoneChangesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListZoneChangesResponse) ProtoMessage() {}
+
+func (x *ListZoneChangesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_schedule_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListZoneChangesResponse.ProtoReflect.Descriptor instead.
+func (*ListZoneChangesResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_schedule_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ListZoneChangesResponse) GetChanges() []*ZoneChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ListZoneChangesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// ZoneChange is what newer zone data changed of a job's times that were known already.
+type ZoneChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's id.
+	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// Its tenant.
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The zone of its schedule.
+	Zone string `protobuf:"bytes,3,opt,name=zone,proto3" json:"zone,omitempty"`
+	// The versions of the zone data before and after.
+	FromVersion string `protobuf:"bytes,4,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
+	ToVersion   string `protobuf:"bytes,5,opt,name=to_version,json=toVersion,proto3" json:"to_version,omitempty"`
+	// When the job was changed over.
+	ChangeTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=change_time,json=changeTime,proto3" json:"change_time,omitempty"`
+	// The first time that is not what it was, as it was and as it became. Unset: there was none, or is none any more. local goes
+	// by the zone data of the answering node.
+	OldNext       *FireTime `protobuf:"bytes,7,opt,name=old_next,json=oldNext,proto3" json:"old_next,omitempty"`
+	NewNext       *FireTime `protobuf:"bytes,8,opt,name=new_next,json=newNext,proto3" json:"new_next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ZoneChange) Reset() {
+	*x = ZoneChange{}
+	mi := &file_carillon_v1_schedule_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ZoneChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ZoneChange) ProtoMessage() {}
+
+func (x *ZoneChange) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_schedule_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ZoneChange.ProtoReflect.Descriptor instead.
+func (*ZoneChange) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_schedule_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ZoneChange) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *ZoneChange) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ZoneChange) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ZoneChange) GetFromVersion() string {
+	if x != nil {
+		return x.FromVersion
+	}
+	return ""
+}
+
+func (x *ZoneChange) GetToVersion() string {
+	if x != nil {
+		return x.ToVersion
+	}
+	return ""
+}
+
+func (x *ZoneChange) GetChangeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ChangeTime
+	}
+	return nil
+}
+
+func (x *ZoneChange) GetOldNext() *FireTime {
+	if x != nil {
+		return x.OldNext
+	}
+	return nil
+}
+
+func (x *ZoneChange) GetNewNext() *FireTime {
+	if x != nil {
+		return x.NewNext
+	}
+	return nil
+}
+
 var File_carillon_v1_schedule_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_schedule_service_proto_rawDesc = "" +
@@ -439,7 +683,30 @@ const file_carillon_v1_schedule_service_proto_rawDesc = "" +
 	"\x04rule\x18\x04 \x01(\x0e2\x15.carillon.v1.FireRuleR\x04rule\x12\x14\n" +
 	"\x05named\x18\x05 \x01(\tR\x05named\x127\n" +
 	"\tlast_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\blastTime\x12\x14\n" +
-	"\x05count\x18\a \x01(\rR\x05count*\x93\x01\n" +
+	"\x05count\x18\a \x01(\rR\x05count\"\xa3\x01\n" +
+	"\x16ListZoneChangesRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1f\n" +
+	"\vall_tenants\x18\x02 \x01(\bR\n" +
+	"allTenants\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05stale\x18\x05 \x01(\bR\x05stale\"t\n" +
+	"\x17ListZoneChangesResponse\x121\n" +
+	"\achanges\x18\x01 \x03(\v2\x17.carillon.v1.ZoneChangeR\achanges\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb2\x02\n" +
+	"\n" +
+	"ZoneChange\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04zone\x18\x03 \x01(\tR\x04zone\x12!\n" +
+	"\ffrom_version\x18\x04 \x01(\tR\vfromVersion\x12\x1d\n" +
+	"\n" +
+	"to_version\x18\x05 \x01(\tR\ttoVersion\x12;\n" +
+	"\vchange_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"changeTime\x120\n" +
+	"\bold_next\x18\a \x01(\v2\x15.carillon.v1.FireTimeR\aoldNext\x120\n" +
+	"\bnew_next\x18\b \x01(\v2\x15.carillon.v1.FireTimeR\anewNext*\x93\x01\n" +
 	"\x0ePreviewVerdict\x12\x1f\n" +
 	"\x1bPREVIEW_VERDICT_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15PREVIEW_VERDICT_FIRES\x10\x01\x12\x1f\n" +
@@ -449,9 +716,10 @@ const file_carillon_v1_schedule_service_proto_rawDesc = "" +
 	"\x15FIRE_RULE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FIRE_RULE_AS_NAMED\x10\x01\x12\x15\n" +
 	"\x11FIRE_RULE_SHIFTED\x10\x02\x12\x1e\n" +
-	"\x1aFIRE_RULE_SECOND_OF_REPEAT\x10\x032\x91\x01\n" +
+	"\x1aFIRE_RULE_SECOND_OF_REPEAT\x10\x032\x94\x02\n" +
 	"\x0fScheduleService\x12~\n" +
-	"\x0fPreviewSchedule\x12#.carillon.v1.PreviewScheduleRequest\x1a$.carillon.v1.PreviewScheduleResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/schedules:previewBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"\x0fPreviewSchedule\x12#.carillon.v1.PreviewScheduleRequest\x1a$.carillon.v1.PreviewScheduleResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/schedules:preview\x12\x80\x01\n" +
+	"\x0fListZoneChanges\x12#.carillon.v1.ListZoneChangesRequest\x1a$.carillon.v1.ListZoneChangesResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/schedules/zone-changesBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_schedule_service_proto_rawDescOnce sync.Once
@@ -466,34 +734,44 @@ func file_carillon_v1_schedule_service_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_v1_schedule_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_carillon_v1_schedule_service_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_carillon_v1_schedule_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_carillon_v1_schedule_service_proto_goTypes = []any{
 	(PreviewVerdict)(0),             // 0: carillon.v1.PreviewVerdict
 	(FireRule)(0),                   // 1: carillon.v1.FireRule
 	(*PreviewScheduleRequest)(nil),  // 2: carillon.v1.PreviewScheduleRequest
 	(*PreviewScheduleResponse)(nil), // 3: carillon.v1.PreviewScheduleResponse
 	(*PreviewedTime)(nil),           // 4: carillon.v1.PreviewedTime
-	(*Schedule)(nil),                // 5: carillon.v1.Schedule
-	(*timestamppb.Timestamp)(nil),   // 6: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 7: google.protobuf.Duration
+	(*ListZoneChangesRequest)(nil),  // 5: carillon.v1.ListZoneChangesRequest
+	(*ListZoneChangesResponse)(nil), // 6: carillon.v1.ListZoneChangesResponse
+	(*ZoneChange)(nil),              // 7: carillon.v1.ZoneChange
+	(*Schedule)(nil),                // 8: carillon.v1.Schedule
+	(*timestamppb.Timestamp)(nil),   // 9: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 10: google.protobuf.Duration
+	(*FireTime)(nil),                // 11: carillon.v1.FireTime
 }
 var file_carillon_v1_schedule_service_proto_depIdxs = []int32{
-	5,  // 0: carillon.v1.PreviewScheduleRequest.schedule:type_name -> carillon.v1.Schedule
-	6,  // 1: carillon.v1.PreviewScheduleRequest.after:type_name -> google.protobuf.Timestamp
+	8,  // 0: carillon.v1.PreviewScheduleRequest.schedule:type_name -> carillon.v1.Schedule
+	9,  // 1: carillon.v1.PreviewScheduleRequest.after:type_name -> google.protobuf.Timestamp
 	4,  // 2: carillon.v1.PreviewScheduleResponse.times:type_name -> carillon.v1.PreviewedTime
-	5,  // 3: carillon.v1.PreviewScheduleResponse.schedule:type_name -> carillon.v1.Schedule
-	7,  // 4: carillon.v1.PreviewScheduleResponse.offset:type_name -> google.protobuf.Duration
+	8,  // 3: carillon.v1.PreviewScheduleResponse.schedule:type_name -> carillon.v1.Schedule
+	10, // 4: carillon.v1.PreviewScheduleResponse.offset:type_name -> google.protobuf.Duration
 	0,  // 5: carillon.v1.PreviewedTime.verdict:type_name -> carillon.v1.PreviewVerdict
-	6,  // 6: carillon.v1.PreviewedTime.time:type_name -> google.protobuf.Timestamp
+	9,  // 6: carillon.v1.PreviewedTime.time:type_name -> google.protobuf.Timestamp
 	1,  // 7: carillon.v1.PreviewedTime.rule:type_name -> carillon.v1.FireRule
-	6,  // 8: carillon.v1.PreviewedTime.last_time:type_name -> google.protobuf.Timestamp
-	2,  // 9: carillon.v1.ScheduleService.PreviewSchedule:input_type -> carillon.v1.PreviewScheduleRequest
-	3,  // 10: carillon.v1.ScheduleService.PreviewSchedule:output_type -> carillon.v1.PreviewScheduleResponse
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	9,  // 8: carillon.v1.PreviewedTime.last_time:type_name -> google.protobuf.Timestamp
+	7,  // 9: carillon.v1.ListZoneChangesResponse.changes:type_name -> carillon.v1.ZoneChange
+	9,  // 10: carillon.v1.ZoneChange.change_time:type_name -> google.protobuf.Timestamp
+	11, // 11: carillon.v1.ZoneChange.old_next:type_name -> carillon.v1.FireTime
+	11, // 12: carillon.v1.ZoneChange.new_next:type_name -> carillon.v1.FireTime
+	2,  // 13: carillon.v1.ScheduleService.PreviewSchedule:input_type -> carillon.v1.PreviewScheduleRequest
+	5,  // 14: carillon.v1.ScheduleService.ListZoneChanges:input_type -> carillon.v1.ListZoneChangesRequest
+	3,  // 15: carillon.v1.ScheduleService.PreviewSchedule:output_type -> carillon.v1.PreviewScheduleResponse
+	6,  // 16: carillon.v1.ScheduleService.ListZoneChanges:output_type -> carillon.v1.ListZoneChangesResponse
+	15, // [15:17] is the sub-list for method output_type
+	13, // [13:15] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_schedule_service_proto_init() }
@@ -508,7 +786,7 @@ func file_carillon_v1_schedule_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_schedule_service_proto_rawDesc), len(file_carillon_v1_schedule_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   3,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,9 @@ const (
 	// ScheduleServicePreviewScheduleProcedure is the fully-qualified name of the ScheduleService's
 	// PreviewSchedule RPC.
 	ScheduleServicePreviewScheduleProcedure = "/carillon.v1.ScheduleService/PreviewSchedule"
+	// ScheduleServiceListZoneChangesProcedure is the fully-qualified name of the ScheduleService's
+	// ListZoneChanges RPC.
+	ScheduleServiceListZoneChangesProcedure = "/carillon.v1.ScheduleService/ListZoneChanges"
 )
 
 // ScheduleServiceClient is a client for the carillon.v1.ScheduleService service.
@@ -44,6 +47,9 @@ type ScheduleServiceClient interface {
 	// without creating anything. The same code decides when jobs fire. Fails with invalid_argument as CreateJob would, but
 	// no bound on fires per day is applied.
 	PreviewSchedule(context.Context, *connect.Request[v1.PreviewScheduleRequest]) (*connect.Response[v1.PreviewScheduleResponse], error)
+	// ListZoneChanges lists the cron jobs whose next times newer zone data has moved, by tenant and id within each shard. A job
+	// keeps the last such change until it gets another schedule. Pages may be short, or empty, before the last.
+	ListZoneChanges(context.Context, *connect.Request[v1.ListZoneChangesRequest]) (*connect.Response[v1.ListZoneChangesResponse], error)
 }
 
 // NewScheduleServiceClient constructs a client for the carillon.v1.ScheduleService service. By
@@ -63,17 +69,29 @@ func NewScheduleServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(scheduleServiceMethods.ByName("PreviewSchedule")),
 			connect.WithClientOptions(opts...),
 		),
+		listZoneChanges: connect.NewClient[v1.ListZoneChangesRequest, v1.ListZoneChangesResponse](
+			httpClient,
+			baseURL+ScheduleServiceListZoneChangesProcedure,
+			connect.WithSchema(scheduleServiceMethods.ByName("ListZoneChanges")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // scheduleServiceClient implements ScheduleServiceClient.
 type scheduleServiceClient struct {
 	previewSchedule *connect.Client[v1.PreviewScheduleRequest, v1.PreviewScheduleResponse]
+	listZoneChanges *connect.Client[v1.ListZoneChangesRequest, v1.ListZoneChangesResponse]
 }
 
 // PreviewSchedule calls carillon.v1.ScheduleService.PreviewSchedule.
 func (c *scheduleServiceClient) PreviewSchedule(ctx context.Context, req *connect.Request[v1.PreviewScheduleRequest]) (*connect.Response[v1.PreviewScheduleResponse], error) {
 	return c.previewSchedule.CallUnary(ctx, req)
+}
+
+// ListZoneChanges calls carillon.v1.ScheduleService.ListZoneChanges.
+func (c *scheduleServiceClient) ListZoneChanges(ctx context.Context, req *connect.Request[v1.ListZoneChangesRequest]) (*connect.Response[v1.ListZoneChangesResponse], error) {
+	return c.listZoneChanges.CallUnary(ctx, req)
 }
 
 // ScheduleServiceHandler is an implementation of the carillon.v1.ScheduleService service.
@@ -82,6 +100,9 @@ type ScheduleServiceHandler interface {
 	// without creating anything. The same code decides when jobs fire. Fails with invalid_argument as CreateJob would, but
 	// no bound on fires per day is applied.
 	PreviewSchedule(context.Context, *connect.Request[v1.PreviewScheduleRequest]) (*connect.Response[v1.PreviewScheduleResponse], error)
+	// ListZoneChanges lists the cron jobs whose next times newer zone data has moved, by tenant and id within each shard. A job
+	// keeps the last such change until it gets another schedule. Pages may be short, or empty, before the last.
+	ListZoneChanges(context.Context, *connect.Request[v1.ListZoneChangesRequest]) (*connect.Response[v1.ListZoneChangesResponse], error)
 }
 
 // NewScheduleServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -97,10 +118,18 @@ func NewScheduleServiceHandler(svc ScheduleServiceHandler, opts ...connect.Handl
 		connect.WithSchema(scheduleServiceMethods.ByName("PreviewSchedule")),
 		connect.WithHandlerOptions(opts...),
 	)
+	scheduleServiceListZoneChangesHandler := connect.NewUnaryHandler(
+		ScheduleServiceListZoneChangesProcedure,
+		svc.ListZoneChanges,
+		connect.WithSchema(scheduleServiceMethods.ByName("ListZoneChanges")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carillon.v1.ScheduleService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ScheduleServicePreviewScheduleProcedure:
 			scheduleServicePreviewScheduleHandler.ServeHTTP(w, r)
+		case ScheduleServiceListZoneChangesProcedure:
+			scheduleServiceListZoneChangesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -112,4 +141,8 @@ type UnimplementedScheduleServiceHandler struct{}
 
 func (UnimplementedScheduleServiceHandler) PreviewSchedule(context.Context, *connect.Request[v1.PreviewScheduleRequest]) (*connect.Response[v1.PreviewScheduleResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ScheduleService.PreviewSchedule is not implemented"))
+}
+
+func (UnimplementedScheduleServiceHandler) ListZoneChanges(context.Context, *connect.Request[v1.ListZoneChangesRequest]) (*connect.Response[v1.ListZoneChangesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.ScheduleService.ListZoneChanges is not implemented"))
 }

@@ -8,10 +8,12 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// occurrences is all pages of them.
+// occurrences is all pages of them, of three each if nothing else is asked for.
 func (s *server) occurrences(req *carillonv1.ListOccurrencesRequest) (all []*carillonv1.Occurrence) {
 	s.t.Helper()
-	req.PageSize = 3
+	if req.GetPageSize() == 0 {
+		req.PageSize = 3
+	}
 	for {
 		page := call(s.t, s.jobs().ListOccurrences, req)
 		all = append(all, page.GetOccurrences()...)

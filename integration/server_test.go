@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	if text := os.Getenv(workerEnv); text != "" {
+		return workForever(text)
+	}
 	flag.Parse()
 	// Tests that run in parallel wait for instants and leases far more than they compute; those of clusters have three
 	// processes each.

@@ -201,6 +201,22 @@ func BenchmarkExpansion(b *testing.B) {
 			}
 		})
 	}
+	refs := make([]fsm.JobRef, jobs)
+	for i := range refs {
+		refs[i] = ref(fmt.Sprint("j", i))
+	}
+	q := NewQueue(0, &w.counts)
+	q.Add(1, refs...)
+	list, _ := q.Take(1)
+	cmd := w.eval.Evaluate(w.read(), list, w.now, never).Command()
+	b.Run("applied", func(b *testing.B) {
+		b.ReportAllocs()
+		for n := 0; n < b.N; n += jobs {
+			if got := w.apply(cmd)[0].Items; len(got) != jobs || got[7].Refusal != nil {
+				b.Fatal(got)
+			}
+		}
+	})
 	b.Run("a day missed", func(b *testing.B) {
 		w.now += 24 * 3600 * 1000
 		w.apply(&storagev1.Command{Advance: &storagev1.Advance{Limit: 1}})

@@ -75,6 +75,7 @@ func TestEnumsAgree(t *testing.T) {
 		"kind":     {storagev1.ExecutionKind_name, carillonv1.ExecutionKind_name},
 		"outcome":  {storagev1.Outcome_name, carillonv1.Outcome_name},
 		"catch-up": {storagev1.CatchUp_name, carillonv1.CatchUp_name},
+		"overlap":  {storagev1.Overlap_name, carillonv1.Overlap_name},
 	} {
 		if fmt.Sprint(pair[0]) != fmt.Sprint(pair[1]) {
 			t.Errorf("%s: records have %v, the API has %v", name, pair[0], pair[1])

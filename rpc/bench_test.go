@@ -93,3 +93,40 @@ func BenchmarkDecodeBatch(b *testing.B) {
 		}
 	})
 }
+
+// Previews of 1,000 times: of an ordinary schedule; of one that skips much; of the largest, with all its exclusions.
+func BenchmarkPreview(b *testing.B) {
+	h, err := NewHandler(nullBackend{newFakeBackend(1)}, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, fill := range map[string]func(*carillonv1.Cron){
+		"ordinary": func(c *carillonv1.Cron) { c.Lines = []string{"*/5 9-17 * * MON-FRI"} },
+		"skips": func(c *carillonv1.Cron) {
+			c.Lines = []string{"* * * * * *"}
+			c.Exclude = &carillonv1.Exclusions{Lines: []string{"0-58 * * * * *", "59 1-59 * * * *", "59 0 1-23 * * *"}}
+		},
+		"large": heavy(250),
+	} {
+		b.Run(name, func(b *testing.B) {
+			c := &carillonv1.Cron{Zone: "America/New_York"}
+			fill(c)
+			req := &carillonv1.PreviewScheduleRequest{Schedule: cronJob(c), Count: 1000}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := h.(*server).previewSchedule(b.Context(), req); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// What a GetJob costs besides the read: the next times and the fires per day.
+func BenchmarkShowTimes(b *testing.B) {
+	row := &storagev1.Job{NextMs: startMS, Schedule: &storagev1.Schedule{Cron: &storagev1.Cron{Lines: []string{"*/5 9-17 * * MON-FRI"}, Zone: "America/New_York"}}}
+	b.ReportAllocs()
+	for b.Loop() {
+		showTimes(&carillonv1.Job{State: carillonv1.JobState_JOB_STATE_ACTIVE}, row)
+	}
+}

@@ -207,3 +207,42 @@ func TestPreviewEqualsFiring(t *testing.T) {
 		}
 	}
 }
+
+// Whatever is accepted evaluates, and its canonical form is accepted as itself: that is what a job's row has.
+func FuzzCron(f *testing.F) {
+	for _, seed := range [][4]string{
+		{"30 2 * * *", "", "", newYork}, {"0 */7,3 L-3,15W FEB-APR 1#2,5L", "0 * * * * *", "SAT,SUN", "Australia/Lord_Howe"},
+		{"@daily", "* * 0-7 * * * 2026-2030", "MON#1", ""}, {"* * * * * * 2199", "0-58 * * * * *", "6", "Africa/Cairo"}, {"TZ=UTC", "", "1 2", "Local"},
+	} {
+		f.Add(seed[0], seed[1], seed[2], seed[3], uint8(0))
+	}
+	f.Fuzz(func(t *testing.T, line, excluded, weekdays, zone string, rules uint8) {
+		c := &carillonv1.Cron{
+			Lines: []string{line}, Zone: zone, Gap: carillonv1.Gap(rules % 3), Repeat: carillonv1.Repeat(rules / 3 % 4),
+			Exclude: &carillonv1.Exclusions{Weekdays: weekdays},
+		}
+		if excluded != "" {
+			c.Exclude.Lines = []string{excluded}
+		}
+		var v violations
+		sched := v.schedule(cronJob(c), startMS)
+		if len(v.list) > 0 {
+			return
+		}
+		h, from := horizonOf(sched, startMS)
+		last := from
+		for _, at := range h.NextMs {
+			if at <= last || at > h.ToMs {
+				t.Fatalf("%v: %v after %d", sched, h, from)
+			}
+			last = at
+		}
+		again := v.schedule(scheduleOf(sched), startMS)
+		if len(v.list) > 0 || !proto.Equal(again, sched) {
+			t.Fatalf("%v is read as %v: %v", sched, again, v.list)
+		}
+		if other, _ := horizonOf(again, startMS); !proto.Equal(other, h) {
+			t.Fatalf("%v: %v, and in its canonical form %v", sched, h, other)
+		}
+	})
+}

@@ -54,7 +54,10 @@ func (p *program) jobsCommand() *cli.Command {
 				Flags: append(pauseFlags(), expectedFlag()),
 			}, p.pauseJob),
 			p.calling(cli.Command{
-				Name: "resume", Usage: "undo a pause", ArgsUsage: "ID", Flags: []cli.Flag{ruleFlag(), expectedFlag()},
+				Name: "resume", Usage: "undo a pause", ArgsUsage: "ID",
+				Flags: []cli.Flag{
+					ruleFlag(), expectedFlag(), &cli.BoolFlag{Name: "dry-run", Usage: "only say what it would start and skip"},
+				},
 			}, p.resumeJob),
 			p.calling(cli.Command{
 				Name: "delete", Usage: "cancel what waits of a job and forget it", ArgsUsage: "ID",
@@ -311,6 +314,9 @@ func (p *program) resumeJob(ctx context.Context, c *call) error {
 	rule, err := catchUpFlag(c.Context, "rule")
 	if err != nil {
 		return err
+	}
+	if c.Bool("dry-run") {
+		return p.previewResume(ctx, c, rule)
 	}
 	job, err := c.client.ResumeJob(ctx, &carillonv1.ResumeJobRequest{
 		Id: c.Args().First(), Tenant: c.tenant, ExpectedVersion: c.Uint64("expected-version"), ResumeRule: rule,

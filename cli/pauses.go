@@ -208,3 +208,27 @@ func (p *program) deletePauseRule(ctx context.Context, c *call) error {
 	}
 	return p.sayPending(res.GetPendingShards())
 }
+
+// previewResume prints what resuming a job would do.
+func (p *program) previewResume(ctx context.Context, c *call, rule carillonv1.CatchUp) error {
+	res, err := c.client.PreviewResume(ctx, &carillonv1.PreviewResumeRequest{
+		Id: c.Args().First(), Tenant: c.tenant, ResumeRule: rule,
+	})
+	if err != nil {
+		return err
+	}
+	return c.print.message(res, func() [][]string {
+		rows := [][]string{{"would run", fmt.Sprint(res.GetFired())}}
+		for _, skipped := range res.GetSkipped() {
+			rows = append(rows, []string{skipped.GetWhy(), fmt.Sprint(skipped.GetCount())})
+		}
+		rows = append(rows, []string{"held", fmt.Sprint(res.GetHeld())})
+		if res.GetIsMore() {
+			rows = append(rows, []string{"more", "yes: there are more than were counted"})
+		}
+		if len(res.GetStoppedBy()) > 0 {
+			rows = append(rows, []string{"stopped by", strings.Join(res.GetStoppedBy(), " ")})
+		}
+		return rows
+	})
+}

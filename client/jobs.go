@@ -56,6 +56,13 @@ func (c *Client) ResumeJob(ctx context.Context, req *carillonv1.ResumeJobRequest
 	return res.GetJob(), err
 }
 
+// PreviewResume says what resuming a job would do now.
+func (c *Client) PreviewResume(
+	ctx context.Context, req *carillonv1.PreviewResumeRequest,
+) (*carillonv1.PreviewResumeResponse, error) {
+	return unary(ctx, c, identified, c.jobs.PreviewResume, req)
+}
+
 // DeleteJob cancels what waits of a job, tells what runs to stop, and returns the tombstone. req gets a random idempotency
 // key if it has none.
 func (c *Client) DeleteJob(ctx context.Context, req *carillonv1.DeleteJobRequest) (*carillonv1.Job, error) {

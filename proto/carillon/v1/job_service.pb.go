@@ -1017,7 +1017,7 @@ type PauseJobRequest struct {
 	// When it resumes by itself: later than now, at most 100 years ahead. Unset: when somebody resumes it.
 	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
 	// What becomes of the occurrences of a recurring job that fall due meanwhile: skip them all, run the latest, run all.
-	// Unspecified: as catch_up says. A one-shot that fell due runs in any case.
+	// Unspecified: as catch_up says, by which a one-shot goes in any case.
 	ResumeRule    CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1284,6 +1284,218 @@ func (x *ResumeJobResponse) GetJob() *Job {
 	return nil
 }
 
+// PreviewResumeRequest names a job.
+type PreviewResumeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Empty: "default".
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The rule of the resume. Unspecified: that of the job's pause, else the job's own.
+	ResumeRule CatchUp `protobuf:"varint,3,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
+	// Answer from the nearest replica, which may lag behind or be cut off. Default: a current read.
+	Stale         bool `protobuf:"varint,4,opt,name=stale,proto3" json:"stale,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewResumeRequest) Reset() {
+	*x = PreviewResumeRequest{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewResumeRequest) ProtoMessage() {}
+
+func (x *PreviewResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewResumeRequest.ProtoReflect.Descriptor instead.
+func (*PreviewResumeRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PreviewResumeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PreviewResumeRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PreviewResumeRequest) GetResumeRule() CatchUp {
+	if x != nil {
+		return x.ResumeRule
+	}
+	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
+func (x *PreviewResumeRequest) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
+// PreviewResumeResponse is what a resume would do. A job that is neither paused nor parked has nothing to resume. Whether an
+// occurrence would give way to another one under the job's overlap rule is not told: nobody knows how long they run.
+type PreviewResumeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Occurrences that fell due in the pause and would run, at the pace of catching up.
+	Fired uint64 `protobuf:"varint,1,opt,name=fired,proto3" json:"fired,omitempty"`
+	// Those that would not.
+	Skipped []*SkippedCount `protobuf:"bytes,2,rep,name=skipped,proto3" json:"skipped,omitempty"`
+	// Executions of the job that are held and would go on. At most 1,000 are counted.
+	Held uint64 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
+	// There are more than were counted: held executions, or instants of a cron job, of which 100,000 are.
+	IsMore bool `protobuf:"varint,4,opt,name=is_more,json=isMore,proto3" json:"is_more,omitempty"`
+	// Pauses that stop the job besides its own: queue:NAME, tenant:NAME, rule:ID. With one of a parked job's it is the last to
+	// end that decides.
+	StoppedBy     []string `protobuf:"bytes,5,rep,name=stopped_by,json=stoppedBy,proto3" json:"stopped_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewResumeResponse) Reset() {
+	*x = PreviewResumeResponse{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewResumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewResumeResponse) ProtoMessage() {}
+
+func (x *PreviewResumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewResumeResponse.ProtoReflect.Descriptor instead.
+func (*PreviewResumeResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PreviewResumeResponse) GetFired() uint64 {
+	if x != nil {
+		return x.Fired
+	}
+	return 0
+}
+
+func (x *PreviewResumeResponse) GetSkipped() []*SkippedCount {
+	if x != nil {
+		return x.Skipped
+	}
+	return nil
+}
+
+func (x *PreviewResumeResponse) GetHeld() uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *PreviewResumeResponse) GetIsMore() bool {
+	if x != nil {
+		return x.IsMore
+	}
+	return false
+}
+
+func (x *PreviewResumeResponse) GetStoppedBy() []string {
+	if x != nil {
+		return x.StoppedBy
+	}
+	return nil
+}
+
+// SkippedCount is how many occurrences get no execution for one reason.
+type SkippedCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in RangeVerdict: skipped_paused, skipped_missed, skipped_window or coalesced.
+	Why string `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	// How many.
+	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SkippedCount) Reset() {
+	*x = SkippedCount{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SkippedCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SkippedCount) ProtoMessage() {}
+
+func (x *SkippedCount) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SkippedCount.ProtoReflect.Descriptor instead.
+func (*SkippedCount) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SkippedCount) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *SkippedCount) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // DeleteJobRequest deletes a job.
 type DeleteJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1302,7 +1514,7 @@ type DeleteJobRequest struct {
 
 func (x *DeleteJobRequest) Reset() {
 	*x = DeleteJobRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[17]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1526,7 @@ func (x *DeleteJobRequest) String() string {
 func (*DeleteJobRequest) ProtoMessage() {}
 
 func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[17]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1539,7 @@ func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobRequest.ProtoReflect.Descriptor instead.
 func (*DeleteJobRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{17}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteJobRequest) GetId() string {
@@ -1369,7 +1581,7 @@ type DeleteJobResponse struct {
 
 func (x *DeleteJobResponse) Reset() {
 	*x = DeleteJobResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[18]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1593,7 @@ func (x *DeleteJobResponse) String() string {
 func (*DeleteJobResponse) ProtoMessage() {}
 
 func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[18]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1606,7 @@ func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobResponse.ProtoReflect.Descriptor instead.
 func (*DeleteJobResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{18}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteJobResponse) GetJob() *Job {
@@ -1420,7 +1632,7 @@ type TriggerJobRequest struct {
 
 func (x *TriggerJobRequest) Reset() {
 	*x = TriggerJobRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[19]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1644,7 @@ func (x *TriggerJobRequest) String() string {
 func (*TriggerJobRequest) ProtoMessage() {}
 
 func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[19]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1657,7 @@ func (x *TriggerJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobRequest.ProtoReflect.Descriptor instead.
 func (*TriggerJobRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{19}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TriggerJobRequest) GetId() string {
@@ -1480,7 +1692,7 @@ type TriggerJobResponse struct {
 
 func (x *TriggerJobResponse) Reset() {
 	*x = TriggerJobResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[20]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1704,7 @@ func (x *TriggerJobResponse) String() string {
 func (*TriggerJobResponse) ProtoMessage() {}
 
 func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[20]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1717,7 @@ func (x *TriggerJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriggerJobResponse.ProtoReflect.Descriptor instead.
 func (*TriggerJobResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{20}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TriggerJobResponse) GetExecutionId() string {
@@ -1534,7 +1746,7 @@ type GetJobHistoryRequest struct {
 
 func (x *GetJobHistoryRequest) Reset() {
 	*x = GetJobHistoryRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1758,7 @@ func (x *GetJobHistoryRequest) String() string {
 func (*GetJobHistoryRequest) ProtoMessage() {}
 
 func (x *GetJobHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[21]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1771,7 @@ func (x *GetJobHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetJobHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{21}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetJobHistoryRequest) GetId() string {
@@ -1614,7 +1826,7 @@ type GetJobHistoryResponse struct {
 
 func (x *GetJobHistoryResponse) Reset() {
 	*x = GetJobHistoryResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1626,7 +1838,7 @@ func (x *GetJobHistoryResponse) String() string {
 func (*GetJobHistoryResponse) ProtoMessage() {}
 
 func (x *GetJobHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[22]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1639,7 +1851,7 @@ func (x *GetJobHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetJobHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{22}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetJobHistoryResponse) GetExecutions() []*Execution {
@@ -1695,7 +1907,7 @@ type ListOccurrencesRequest struct {
 
 func (x *ListOccurrencesRequest) Reset() {
 	*x = ListOccurrencesRequest{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[23]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1919,7 @@ func (x *ListOccurrencesRequest) String() string {
 func (*ListOccurrencesRequest) ProtoMessage() {}
 
 func (x *ListOccurrencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[23]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1932,7 @@ func (x *ListOccurrencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOccurrencesRequest.ProtoReflect.Descriptor instead.
 func (*ListOccurrencesRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{23}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListOccurrencesRequest) GetId() string {
@@ -1797,7 +2009,7 @@ type ListOccurrencesResponse struct {
 
 func (x *ListOccurrencesResponse) Reset() {
 	*x = ListOccurrencesResponse{}
-	mi := &file_carillon_v1_job_service_proto_msgTypes[24]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +2021,7 @@ func (x *ListOccurrencesResponse) String() string {
 func (*ListOccurrencesResponse) ProtoMessage() {}
 
 func (x *ListOccurrencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_service_proto_msgTypes[24]
+	mi := &file_carillon_v1_job_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +2034,7 @@ func (x *ListOccurrencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOccurrencesResponse.ProtoReflect.Descriptor instead.
 func (*ListOccurrencesResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{24}
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListOccurrencesResponse) GetOccurrences() []*Occurrence {
@@ -1941,7 +2153,23 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\vresume_rule\x18\x05 \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
 	"resumeRule\"7\n" +
 	"\x11ResumeJobResponse\x12\"\n" +
-	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\x8e\x01\n" +
+	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\x8b\x01\n" +
+	"\x14PreviewResumeRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x125\n" +
+	"\vresume_rule\x18\x03 \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
+	"resumeRule\x12\x14\n" +
+	"\x05stale\x18\x04 \x01(\bR\x05stale\"\xae\x01\n" +
+	"\x15PreviewResumeResponse\x12\x14\n" +
+	"\x05fired\x18\x01 \x01(\x04R\x05fired\x123\n" +
+	"\askipped\x18\x02 \x03(\v2\x19.carillon.v1.SkippedCountR\askipped\x12\x12\n" +
+	"\x04held\x18\x03 \x01(\x04R\x04held\x12\x17\n" +
+	"\ais_more\x18\x04 \x01(\bR\x06isMore\x12\x1d\n" +
+	"\n" +
+	"stopped_by\x18\x05 \x03(\tR\tstoppedBy\"6\n" +
+	"\fSkippedCount\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x8e\x01\n" +
 	"\x10DeleteJobRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12)\n" +
@@ -1990,8 +2218,7 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\x17PUT_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PUT_OUTCOME_CREATED\x10\x01\x12\x17\n" +
 	"\x13PUT_OUTCOME_CHANGED\x10\x02\x12\x19\n" +
-	"\x15PUT_OUTCOME_UNCHANGED\x10\x032\xa5\n" +
-	"\n" +
+	"\x15PUT_OUTCOME_UNCHANGED\x10\x032\xa3\v\n" +
 	"\n" +
 	"JobService\x12a\n" +
 	"\tCreateJob\x12\x1d.carillon.v1.CreateJobRequest\x1a\x1e.carillon.v1.CreateJobResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x03job\"\b/v1/jobs\x12}\n" +
@@ -2002,7 +2229,8 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\tUpdateJob\x12\x1d.carillon.v1.UpdateJobRequest\x1a\x1e.carillon.v1.UpdateJobResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x03jobb\x03job2\r/v1/jobs/{id}\x12]\n" +
 	"\x06PutJob\x12\x1a.carillon.v1.PutJobRequest\x1a\x1b.carillon.v1.PutJobResponse\"\x1a\x82\xd3\xe4\x93\x02\x14:\x03job\x1a\r/v1/jobs/{id}\x12l\n" +
 	"\bPauseJob\x12\x1c.carillon.v1.PauseJobRequest\x1a\x1d.carillon.v1.PauseJobResponse\"#\x82\xd3\xe4\x93\x02\x1d:\x01*b\x03job\"\x13/v1/jobs/{id}/pause\x12p\n" +
-	"\tResumeJob\x12\x1d.carillon.v1.ResumeJobRequest\x1a\x1e.carillon.v1.ResumeJobResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*b\x03job\"\x14/v1/jobs/{id}/resume\x12f\n" +
+	"\tResumeJob\x12\x1d.carillon.v1.ResumeJobRequest\x1a\x1e.carillon.v1.ResumeJobResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*b\x03job\"\x14/v1/jobs/{id}/resume\x12|\n" +
+	"\rPreviewResume\x12!.carillon.v1.PreviewResumeRequest\x1a\".carillon.v1.PreviewResumeResponse\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/v1/jobs/{id}/resume-preview\x12f\n" +
 	"\tDeleteJob\x12\x1d.carillon.v1.DeleteJobRequest\x1a\x1e.carillon.v1.DeleteJobResponse\"\x1a\x82\xd3\xe4\x93\x02\x14b\x03job*\r/v1/jobs/{id}\x12o\n" +
 	"\n" +
 	"TriggerJob\x12\x1e.carillon.v1.TriggerJobRequest\x1a\x1f.carillon.v1.TriggerJobResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/jobs/{id}/trigger\x12u\n" +
@@ -2022,7 +2250,7 @@ func file_carillon_v1_job_service_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_carillon_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_carillon_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_carillon_v1_job_service_proto_goTypes = []any{
 	(PutOutcome)(0),                 // 0: carillon.v1.PutOutcome
 	(*CreateJobRequest)(nil),        // 1: carillon.v1.CreateJobRequest
@@ -2042,90 +2270,97 @@ var file_carillon_v1_job_service_proto_goTypes = []any{
 	(*PauseJobResponse)(nil),        // 15: carillon.v1.PauseJobResponse
 	(*ResumeJobRequest)(nil),        // 16: carillon.v1.ResumeJobRequest
 	(*ResumeJobResponse)(nil),       // 17: carillon.v1.ResumeJobResponse
-	(*DeleteJobRequest)(nil),        // 18: carillon.v1.DeleteJobRequest
-	(*DeleteJobResponse)(nil),       // 19: carillon.v1.DeleteJobResponse
-	(*TriggerJobRequest)(nil),       // 20: carillon.v1.TriggerJobRequest
-	(*TriggerJobResponse)(nil),      // 21: carillon.v1.TriggerJobResponse
-	(*GetJobHistoryRequest)(nil),    // 22: carillon.v1.GetJobHistoryRequest
-	(*GetJobHistoryResponse)(nil),   // 23: carillon.v1.GetJobHistoryResponse
-	(*ListOccurrencesRequest)(nil),  // 24: carillon.v1.ListOccurrencesRequest
-	(*ListOccurrencesResponse)(nil), // 25: carillon.v1.ListOccurrencesResponse
-	(*JobSpec)(nil),                 // 26: carillon.v1.JobSpec
-	(*timestamppb.Timestamp)(nil),   // 27: google.protobuf.Timestamp
-	(*FireTime)(nil),                // 28: carillon.v1.FireTime
-	(*JobReceipt)(nil),              // 29: carillon.v1.JobReceipt
-	(*ItemError)(nil),               // 30: carillon.v1.ItemError
-	(*Job)(nil),                     // 31: carillon.v1.Job
-	(JobState)(0),                   // 32: carillon.v1.JobState
-	(*JobPatch)(nil),                // 33: carillon.v1.JobPatch
-	(*fieldmaskpb.FieldMask)(nil),   // 34: google.protobuf.FieldMask
-	(CatchUp)(0),                    // 35: carillon.v1.CatchUp
-	(*Execution)(nil),               // 36: carillon.v1.Execution
-	(*RangeVerdict)(nil),            // 37: carillon.v1.RangeVerdict
-	(*LateAttempt)(nil),             // 38: carillon.v1.LateAttempt
-	(*Occurrence)(nil),              // 39: carillon.v1.Occurrence
+	(*PreviewResumeRequest)(nil),    // 18: carillon.v1.PreviewResumeRequest
+	(*PreviewResumeResponse)(nil),   // 19: carillon.v1.PreviewResumeResponse
+	(*SkippedCount)(nil),            // 20: carillon.v1.SkippedCount
+	(*DeleteJobRequest)(nil),        // 21: carillon.v1.DeleteJobRequest
+	(*DeleteJobResponse)(nil),       // 22: carillon.v1.DeleteJobResponse
+	(*TriggerJobRequest)(nil),       // 23: carillon.v1.TriggerJobRequest
+	(*TriggerJobResponse)(nil),      // 24: carillon.v1.TriggerJobResponse
+	(*GetJobHistoryRequest)(nil),    // 25: carillon.v1.GetJobHistoryRequest
+	(*GetJobHistoryResponse)(nil),   // 26: carillon.v1.GetJobHistoryResponse
+	(*ListOccurrencesRequest)(nil),  // 27: carillon.v1.ListOccurrencesRequest
+	(*ListOccurrencesResponse)(nil), // 28: carillon.v1.ListOccurrencesResponse
+	(*JobSpec)(nil),                 // 29: carillon.v1.JobSpec
+	(*timestamppb.Timestamp)(nil),   // 30: google.protobuf.Timestamp
+	(*FireTime)(nil),                // 31: carillon.v1.FireTime
+	(*JobReceipt)(nil),              // 32: carillon.v1.JobReceipt
+	(*ItemError)(nil),               // 33: carillon.v1.ItemError
+	(*Job)(nil),                     // 34: carillon.v1.Job
+	(JobState)(0),                   // 35: carillon.v1.JobState
+	(*JobPatch)(nil),                // 36: carillon.v1.JobPatch
+	(*fieldmaskpb.FieldMask)(nil),   // 37: google.protobuf.FieldMask
+	(CatchUp)(0),                    // 38: carillon.v1.CatchUp
+	(*Execution)(nil),               // 39: carillon.v1.Execution
+	(*RangeVerdict)(nil),            // 40: carillon.v1.RangeVerdict
+	(*LateAttempt)(nil),             // 41: carillon.v1.LateAttempt
+	(*Occurrence)(nil),              // 42: carillon.v1.Occurrence
 }
 var file_carillon_v1_job_service_proto_depIdxs = []int32{
-	26, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
-	27, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
-	27, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
-	28, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
+	29, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
+	30, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
+	30, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
+	31, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
 	1,  // 4: carillon.v1.BatchCreateJobsRequest.items:type_name -> carillon.v1.CreateJobRequest
 	5,  // 5: carillon.v1.BatchCreateJobsResponse.results:type_name -> carillon.v1.BatchCreateJobsResult
-	29, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
-	30, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
-	31, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
-	32, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
-	31, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
-	33, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
-	34, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	31, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
-	26, // 14: carillon.v1.PutJobRequest.job:type_name -> carillon.v1.JobSpec
-	31, // 15: carillon.v1.PutJobResponse.job:type_name -> carillon.v1.Job
+	32, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
+	33, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
+	34, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
+	35, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
+	34, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
+	36, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
+	37, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	34, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
+	29, // 14: carillon.v1.PutJobRequest.job:type_name -> carillon.v1.JobSpec
+	34, // 15: carillon.v1.PutJobResponse.job:type_name -> carillon.v1.Job
 	0,  // 16: carillon.v1.PutJobResponse.outcome:type_name -> carillon.v1.PutOutcome
-	27, // 17: carillon.v1.PauseJobRequest.until:type_name -> google.protobuf.Timestamp
-	35, // 18: carillon.v1.PauseJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
-	31, // 19: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
-	35, // 20: carillon.v1.ResumeJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
-	31, // 21: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
-	31, // 22: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
-	36, // 23: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
-	37, // 24: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
-	38, // 25: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
-	27, // 26: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
-	27, // 27: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
-	39, // 28: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
-	27, // 29: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
-	27, // 30: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
-	1,  // 31: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
-	3,  // 32: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
-	6,  // 33: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
-	8,  // 34: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
-	10, // 35: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
-	12, // 36: carillon.v1.JobService.PutJob:input_type -> carillon.v1.PutJobRequest
-	14, // 37: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
-	16, // 38: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
-	18, // 39: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
-	20, // 40: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
-	22, // 41: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
-	24, // 42: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
-	2,  // 43: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
-	4,  // 44: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
-	7,  // 45: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
-	9,  // 46: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
-	11, // 47: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
-	13, // 48: carillon.v1.JobService.PutJob:output_type -> carillon.v1.PutJobResponse
-	15, // 49: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
-	17, // 50: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
-	19, // 51: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
-	21, // 52: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
-	23, // 53: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
-	25, // 54: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
-	43, // [43:55] is the sub-list for method output_type
-	31, // [31:43] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	30, // 17: carillon.v1.PauseJobRequest.until:type_name -> google.protobuf.Timestamp
+	38, // 18: carillon.v1.PauseJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	34, // 19: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
+	38, // 20: carillon.v1.ResumeJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	34, // 21: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
+	38, // 22: carillon.v1.PreviewResumeRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	20, // 23: carillon.v1.PreviewResumeResponse.skipped:type_name -> carillon.v1.SkippedCount
+	34, // 24: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
+	39, // 25: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
+	40, // 26: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
+	41, // 27: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
+	30, // 28: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
+	30, // 29: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
+	42, // 30: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
+	30, // 31: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
+	30, // 32: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
+	1,  // 33: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
+	3,  // 34: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
+	6,  // 35: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
+	8,  // 36: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
+	10, // 37: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
+	12, // 38: carillon.v1.JobService.PutJob:input_type -> carillon.v1.PutJobRequest
+	14, // 39: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
+	16, // 40: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
+	18, // 41: carillon.v1.JobService.PreviewResume:input_type -> carillon.v1.PreviewResumeRequest
+	21, // 42: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
+	23, // 43: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
+	25, // 44: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
+	27, // 45: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
+	2,  // 46: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
+	4,  // 47: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
+	7,  // 48: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
+	9,  // 49: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
+	11, // 50: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
+	13, // 51: carillon.v1.JobService.PutJob:output_type -> carillon.v1.PutJobResponse
+	15, // 52: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
+	17, // 53: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
+	19, // 54: carillon.v1.JobService.PreviewResume:output_type -> carillon.v1.PreviewResumeResponse
+	22, // 55: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
+	24, // 56: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
+	26, // 57: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
+	28, // 58: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
+	46, // [46:59] is the sub-list for method output_type
+	33, // [33:46] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_service_proto_init() }
@@ -2147,7 +2382,7 @@ func file_carillon_v1_job_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_job_service_proto_rawDesc), len(file_carillon_v1_job_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,7 +41,7 @@ type PauseRule struct {
 	// When it ends by itself: later than now, at most 100 years ahead. Unset: when it is deleted.
 	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
 	// What becomes of the occurrences of recurring jobs that fall due meanwhile: skip them all, run the latest of each job,
-	// run all. Unspecified: as each job's catch_up says. What is ready by then, and one-shots, run in any case.
+	// run all. Unspecified: as each job's catch_up says. One-shots go by their catch_up, what is held by then runs.
 	ResumeRule CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
 	// Its time has passed: it pauses nothing any more, and stays until it is deleted. Ignored in requests.
 	Over bool `protobuf:"varint,9,opt,name=over,proto3" json:"over,omitempty"`

@@ -53,7 +53,7 @@ type Queue struct {
 	// When it resumes by itself: later than now, at most 100 years ahead. Unset: when somebody resumes it.
 	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
 	// What becomes of the occurrences of recurring jobs that fall due while it is paused: skip them all, run the latest of
-	// each job, run all. Unspecified: as each job's catch_up says. What is ready by then, and one-shots, run in any case.
+	// each job, run all. Unspecified: as each job's catch_up says. One-shots go by their catch_up, what is ready runs.
 	ResumeRule    CatchUp `protobuf:"varint,13,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -50,6 +50,9 @@ const (
 	JobServicePauseJobProcedure = "/carillon.v1.JobService/PauseJob"
 	// JobServiceResumeJobProcedure is the fully-qualified name of the JobService's ResumeJob RPC.
 	JobServiceResumeJobProcedure = "/carillon.v1.JobService/ResumeJob"
+	// JobServicePreviewResumeProcedure is the fully-qualified name of the JobService's PreviewResume
+	// RPC.
+	JobServicePreviewResumeProcedure = "/carillon.v1.JobService/PreviewResume"
 	// JobServiceDeleteJobProcedure is the fully-qualified name of the JobService's DeleteJob RPC.
 	JobServiceDeleteJobProcedure = "/carillon.v1.JobService/DeleteJob"
 	// JobServiceTriggerJobProcedure is the fully-qualified name of the JobService's TriggerJob RPC.
@@ -95,6 +98,10 @@ type JobServiceClient interface {
 	// ResumeJob undoes a pause: what is held becomes ready again, what fell due meanwhile goes by the resume rule, the cadence
 	// is the old one. Resuming an active job changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
 	ResumeJob(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.ResumeJobResponse], error)
+	// PreviewResume says what resuming the job would do now, and does nothing: how many of the occurrences that fell due in the
+	// pause would run, and how many not, and why. Of a parked job: what the end of the pause that stops it would do. Fails with
+	// not_found.
+	PreviewResume(context.Context, *connect.Request[v1.PreviewResumeRequest]) (*connect.Response[v1.PreviewResumeResponse], error)
 	// DeleteJob cancels what waits, tells what runs to stop, and leaves a tombstone for at least 24 h. Fails with
 	// not_found or aborted. In REST the answer is the job itself.
 	DeleteJob(context.Context, *connect.Request[v1.DeleteJobRequest]) (*connect.Response[v1.DeleteJobResponse], error)
@@ -170,6 +177,12 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(jobServiceMethods.ByName("ResumeJob")),
 			connect.WithClientOptions(opts...),
 		),
+		previewResume: connect.NewClient[v1.PreviewResumeRequest, v1.PreviewResumeResponse](
+			httpClient,
+			baseURL+JobServicePreviewResumeProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("PreviewResume")),
+			connect.WithClientOptions(opts...),
+		),
 		deleteJob: connect.NewClient[v1.DeleteJobRequest, v1.DeleteJobResponse](
 			httpClient,
 			baseURL+JobServiceDeleteJobProcedure,
@@ -207,6 +220,7 @@ type jobServiceClient struct {
 	putJob          *connect.Client[v1.PutJobRequest, v1.PutJobResponse]
 	pauseJob        *connect.Client[v1.PauseJobRequest, v1.PauseJobResponse]
 	resumeJob       *connect.Client[v1.ResumeJobRequest, v1.ResumeJobResponse]
+	previewResume   *connect.Client[v1.PreviewResumeRequest, v1.PreviewResumeResponse]
 	deleteJob       *connect.Client[v1.DeleteJobRequest, v1.DeleteJobResponse]
 	triggerJob      *connect.Client[v1.TriggerJobRequest, v1.TriggerJobResponse]
 	getJobHistory   *connect.Client[v1.GetJobHistoryRequest, v1.GetJobHistoryResponse]
@@ -251,6 +265,11 @@ func (c *jobServiceClient) PauseJob(ctx context.Context, req *connect.Request[v1
 // ResumeJob calls carillon.v1.JobService.ResumeJob.
 func (c *jobServiceClient) ResumeJob(ctx context.Context, req *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.ResumeJobResponse], error) {
 	return c.resumeJob.CallUnary(ctx, req)
+}
+
+// PreviewResume calls carillon.v1.JobService.PreviewResume.
+func (c *jobServiceClient) PreviewResume(ctx context.Context, req *connect.Request[v1.PreviewResumeRequest]) (*connect.Response[v1.PreviewResumeResponse], error) {
+	return c.previewResume.CallUnary(ctx, req)
 }
 
 // DeleteJob calls carillon.v1.JobService.DeleteJob.
@@ -306,6 +325,10 @@ type JobServiceHandler interface {
 	// ResumeJob undoes a pause: what is held becomes ready again, what fell due meanwhile goes by the resume rule, the cadence
 	// is the old one. Resuming an active job changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
 	ResumeJob(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.ResumeJobResponse], error)
+	// PreviewResume says what resuming the job would do now, and does nothing: how many of the occurrences that fell due in the
+	// pause would run, and how many not, and why. Of a parked job: what the end of the pause that stops it would do. Fails with
+	// not_found.
+	PreviewResume(context.Context, *connect.Request[v1.PreviewResumeRequest]) (*connect.Response[v1.PreviewResumeResponse], error)
 	// DeleteJob cancels what waits, tells what runs to stop, and leaves a tombstone for at least 24 h. Fails with
 	// not_found or aborted. In REST the answer is the job itself.
 	DeleteJob(context.Context, *connect.Request[v1.DeleteJobRequest]) (*connect.Response[v1.DeleteJobResponse], error)
@@ -377,6 +400,12 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(jobServiceMethods.ByName("ResumeJob")),
 		connect.WithHandlerOptions(opts...),
 	)
+	jobServicePreviewResumeHandler := connect.NewUnaryHandler(
+		JobServicePreviewResumeProcedure,
+		svc.PreviewResume,
+		connect.WithSchema(jobServiceMethods.ByName("PreviewResume")),
+		connect.WithHandlerOptions(opts...),
+	)
 	jobServiceDeleteJobHandler := connect.NewUnaryHandler(
 		JobServiceDeleteJobProcedure,
 		svc.DeleteJob,
@@ -419,6 +448,8 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 			jobServicePauseJobHandler.ServeHTTP(w, r)
 		case JobServiceResumeJobProcedure:
 			jobServiceResumeJobHandler.ServeHTTP(w, r)
+		case JobServicePreviewResumeProcedure:
+			jobServicePreviewResumeHandler.ServeHTTP(w, r)
 		case JobServiceDeleteJobProcedure:
 			jobServiceDeleteJobHandler.ServeHTTP(w, r)
 		case JobServiceTriggerJobProcedure:
@@ -466,6 +497,10 @@ func (UnimplementedJobServiceHandler) PauseJob(context.Context, *connect.Request
 
 func (UnimplementedJobServiceHandler) ResumeJob(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.ResumeJobResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.ResumeJob is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) PreviewResume(context.Context, *connect.Request[v1.PreviewResumeRequest]) (*connect.Response[v1.PreviewResumeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.PreviewResume is not implemented"))
 }
 
 func (UnimplementedJobServiceHandler) DeleteJob(context.Context, *connect.Request[v1.DeleteJobRequest]) (*connect.Response[v1.DeleteJobResponse], error) {

@@ -84,6 +84,6 @@ func (s *session) acceptPhase(ctx context.Context, create func(*creates) error) 
 		return r, err
 	}
 	r.JobsPerSecond = perSecond(s.n, elapsed)
-	r.cost(from, to, s.n)
+	r.cost(phase{from, to}, s.n)
 	return r, s.audit(ctx, &r)
 }

@@ -31,6 +31,10 @@ type Config struct {
 	Rate int
 	// For is how long jobs fall due, or how long idle looks; at most 1 h.
 	For time.Duration
+	// Interval is how far apart a job's occurrences lie in recurring: whole seconds that divide a minute. For is a multiple.
+	Interval time.Duration
+	// Cron lets the jobs of recurring have a cron line and a spread instead of an interval.
+	Cron bool
 	// Target is the URL of a server that runs already, or of several nodes of one cluster, separated by commas; empty: a server is started and stopped.
 	Target string
 	// Binary is the carillon executable to start; empty: this process's own.
@@ -48,7 +52,7 @@ type Config struct {
 // All names the run of every workload that a budget stands for.
 const All = "all"
 
-// MaxN bounds the jobs of one run: the ledger keeps 32 bytes for each that is to be delivered.
+// MaxN bounds the jobs of one run, and their occurrences: the ledger keeps 32 bytes for each that is to be delivered.
 const MaxN = 1_000_000_000
 
 // ErrViolated says that a job was lost, delivered twice or early, or that a wrong one was delivered.
@@ -83,7 +87,7 @@ func (c *Config) Validate() error {
 	if c.Target != "" && (c.Workload == "store" || c.Workload == All) {
 		return fmt.Errorf("target: %s kills and restarts its server, so it starts its own", c.Workload)
 	}
-	return nil
+	return c.validateRecurring()
 }
 
 // Run runs what c names, prints its results to out, and returns ErrViolated, wrapped, if any check failed.
@@ -145,6 +149,8 @@ var workloads = []*workload{
 		span: time.Second, run: runBurst, headline: byRate},
 	{name: "peak", about: "ten times the --rate for ten seconds: sheds, and recovers", rate: 16_667,
 		run: runPeak, headline: byRecovery},
+	{name: recurringWorkload, about: "jobs that recur each --interval, by intervals or --cron lines: rate, drift, flat memory",
+		n: 1_000_000, span: recurringSpan, run: runRecurring, headline: byLateness},
 	{name: "store", about: "jobs far in the future: memory, disk, restart after a crash", n: 10_000_000,
 		run: runStore, headline: byRestart},
 	{name: "idle", about: "a server with nothing to do", span: time.Minute, run: runIdle, headline: byCPUPercent},
@@ -228,6 +234,12 @@ func settings(c *Config) map[string]string {
 	}
 	if c.For != 0 {
 		s["for"] = c.For.String()
+	}
+	if c.Interval != 0 {
+		s["interval"] = c.Interval.String()
+	}
+	if c.Cron {
+		s["cron"] = "true"
 	}
 	if c.Target != "" {
 		s["target"] = c.Target

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/carillon-scheduler/carillon/cron"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 	"github.com/carillon-scheduler/carillon/proto/carillon/v1/carillonv1connect"
 )
@@ -60,10 +62,12 @@ type faults struct {
 	calls       int
 }
 
+// fakeJob is a one-shot, or an occurrence of a recurring job.
 type fakeJob struct {
 	n         int
 	id        string
 	spec      *carillonv1.JobSpec
+	nominal   time.Time
 	due       time.Time
 	attempt   uint32
 	completed bool
@@ -87,8 +91,8 @@ func (f *fake) handler() http.Handler {
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		fmt.Fprintf(w, "%s{shard=\"0\"} %d\n%s 7\n%s 10\n%s 100\nprocess_cpu_seconds_total 1.5\n",
-			metricKeyWrites, 2*len(f.jobs), metricGets, metricEntries, metricCommands)
+		fmt.Fprintf(w, "%s{shard=\"0\"} %d\n%s 7\n%s 10\n%s 100\n%s 5\nprocess_cpu_seconds_total 1.5\n",
+			metricKeyWrites, 2*len(f.jobs), metricGets, metricEntries, metricCommands, metricExpansions)
 	})
 	return mux
 }
@@ -123,16 +127,8 @@ func (f *fake) create(req *carillonv1.CreateJobRequest) (*carillonv1.JobReceipt,
 	key := req.GetJob().GetTenant() + "/" + req.GetIdempotencyKey()
 	job := f.byKey[key]
 	if job == nil {
-		job = &fakeJob{n: len(f.jobs), id: "job-" + strconv.Itoa(len(f.jobs)), spec: proto.CloneOf(req.GetJob()),
-			due: req.GetJob().GetSchedule().GetAt().AsTime()}
-		if has(f.faults.early, job.n) {
-			job.due = job.due.Add(-500 * time.Millisecond)
-		}
-		f.jobs = append(f.jobs, job)
+		job = f.accept(req.GetJob())
 		f.byKey[key] = job
-		if !has(f.faults.forget, job.n) {
-			f.pending, f.sorted = append(f.pending, job), false
-		}
 		if err := f.write(req); err != nil {
 			return nil, &carillonv1.ItemError{Code: "internal", Message: err.Error()}
 		}
@@ -142,6 +138,42 @@ func (f *fake) create(req *carillonv1.CreateJobRequest) (*carillonv1.JobReceipt,
 		return nil, &carillonv1.ItemError{Code: "resource_exhausted", RetryAfter: durationpb.New(time.Millisecond)}
 	}
 	return &carillonv1.JobReceipt{Id: job.id, Tenant: job.spec.GetTenant(), Version: 1}, nil
+}
+
+// accept takes in a job with all its occurrences, and returns the first.
+func (f *fake) accept(spec *carillonv1.JobSpec) *fakeJob {
+	first, spec := len(f.jobs), proto.CloneOf(spec)
+	id := cmp.Or(spec.GetId(), "job-"+strconv.Itoa(first))
+	for _, nominal := range nominals(spec.GetSchedule()) {
+		job := &fakeJob{n: len(f.jobs), id: id, spec: spec, nominal: nominal,
+			due: nominal.Add(cron.Spread(id, spec.GetSchedule().GetSpread().AsDuration()))}
+		if has(f.faults.early, job.n) {
+			job.due = job.due.Add(-500 * time.Millisecond)
+		}
+		f.jobs = append(f.jobs, job)
+		if !has(f.faults.forget, job.n) {
+			f.pending, f.sorted = append(f.pending, job), false
+		}
+	}
+	return f.jobs[first]
+}
+
+// nominals are the instants that a schedule names; of those with an end, and of cron lines with one pattern for all seconds.
+func nominals(s *carillonv1.Schedule) (out []time.Time) {
+	if s.GetAt() != nil {
+		return []time.Time{s.GetAt().AsTime()}
+	}
+	first, interval, end := s.GetEvery().GetAnchor(), s.GetEvery().GetInterval().AsDuration(), s.GetEvery().GetEnd()
+	if c := s.GetCron(); c != nil {
+		if c.GetLines()[0] != "*/1 * * * * *" {
+			panic("the fake does not know the pattern " + c.GetLines()[0])
+		}
+		first, interval, end = c.GetStart(), time.Second, c.GetEnd()
+	}
+	for at := first.AsTime(); !at.After(end.AsTime()); at = at.Add(interval) {
+		out = append(out, at)
+	}
+	return out
 }
 
 // write appends a record to the journal: a create, or with the key "leased" that the job of an id was given out under a
@@ -306,7 +338,7 @@ func (f *fake) lease(job *fakeJob) *carillonv1.Lease {
 	return &carillonv1.Lease{
 		ExecutionId: job.id + "~s", LeaseToken: strconv.Itoa(job.n), FencingNumber: f.fencing,
 		JobId: job.id, Tenant: job.spec.GetTenant(), Queue: job.spec.GetQueue(), Attempt: job.attempt,
-		NominalTime: timestamppb.New(job.spec.GetSchedule().GetAt().AsTime()), LeaseLength: durationpb.New(30 * time.Second),
+		NominalTime: timestamppb.New(job.nominal), LeaseLength: durationpb.New(30 * time.Second),
 		Payload: payload,
 	}
 }

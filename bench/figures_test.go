@@ -112,12 +112,12 @@ func TestPhaseCost(t *testing.T) {
 		metricKeyWrites: 100, metricGets: 0, metricEntries: 10, metricCommands: 10}}
 	to := usage{serverCPU: cpu(3 * time.Second), ownCPU: 2 * time.Second, metrics: samples{
 		metricKeyWrites: 600, metricGets: 50, metricEntries: 20, metricCommands: 110}}
-	c := phaseCost(from, to, 100)
+	c := phase{from, to}.cost(100)
 	got := fmt.Sprint(*c.cpu, *c.serverCPU, *c.keys, *c.gets, *c.commandsPerEntry)
 	if want := "30000 20000 5 0.5 10"; got != want {
 		t.Errorf("cpu, server's, keys, gets, commands per entry: %s, want %s", got, want)
 	}
-	blind := phaseCost(usage{metrics: samples{}}, usage{metrics: samples{}}, 100)
+	blind := phase{usage{metrics: samples{}}, usage{metrics: samples{}}}.cost(100)
 	if blind != (costs{}) {
 		t.Errorf("of a server that shows nothing: %+v", blind)
 	}

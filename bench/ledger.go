@@ -9,23 +9,23 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// ledger is the bench's own account of every job of a plan. The server is not trusted: what it acknowledged, delivered
+// ledger is the bench's own account of every item of a plan. The server is not trusted: what it acknowledged, delivered
 // and accepted is written down here and compared. Safe for concurrent use; callers hand in whole batches.
 type ledger struct {
 	plan *plan
 
-	mu   sync.Mutex
-	jobs []account
-	// again holds the last receipt of jobs that were delivered more than once: few, if the server is right.
+	mu    sync.Mutex
+	items []account
+	// again holds the last receipt of items that were delivered more than once: few, if the server is right.
 	again map[int]time.Time
 	tally tally
-	// target is the number of completed jobs at which finished is closed; negative: not known yet.
+	// target is the number of completed items at which finished is closed; negative: not known yet.
 	target    int
 	finished  chan struct{}
 	lastEvent time.Time
 }
 
-// account is what is known of one job.
+// account is what is known of one item.
 type account struct {
 	fencing    uint64 // of the last lease
 	completed  uint64 // fencing number of the accepted completion
@@ -44,17 +44,17 @@ const (
 	shed                     // refused: it must not arrive
 )
 
-// tally counts what the ledger saw.
+// tally counts what the ledger saw, in items.
 type tally struct {
 	accepted    int // acknowledged creates
 	shed        int // refused creates
 	unknown     int // creates that may have been accepted
-	delivered   int // jobs received at least once
-	completed   int // jobs with an accepted completion
+	delivered   int // received at least once
+	completed   int // with an accepted completion
 	redelivered int // further attempts after a lease had ended
 	duplicates  int // deliveries nobody asked for, and second accepted completions
 	early       int // received before nominal
-	corrupt     int // payload, tenant, queue or nominal time is not the job's, or no such job was accepted
+	corrupt     int // payload, tenant, queue or nominal time is not the job's, or no such item was accepted
 	stale       int // completions refused because the lease was no longer ours
 	lost        int // acknowledged, but not completed; set by close
 	examples    []string
@@ -63,12 +63,12 @@ type tally struct {
 // maxExamples bounds how many violations are kept in words.
 const maxExamples = 10
 
-// newLedger makes the account of p's jobs. target is the number of completions after which Finished is closed; negative
+// newLedger makes the account of p's items. target is the number of completions after which Finished is closed; negative
 // if it is not known before expect.
 func newLedger(p *plan, target int) *ledger {
 	return &ledger{
 		plan:      p,
-		jobs:      make([]account, p.n),
+		items:     make([]account, p.items()),
 		again:     make(map[int]time.Time),
 		target:    target,
 		finished:  make(chan struct{}),
@@ -76,39 +76,41 @@ func newLedger(p *plan, target int) *ledger {
 	}
 }
 
-// created notes the last word on the create of job i.
+// created notes the last word on the create of job i, for all its items.
 func (l *ledger) created(i int, s jobState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.jobs[i].state = s
-	switch s {
-	case accepted:
-		l.tally.accepted++
-	case shed:
-		l.tally.shed++
-	case unknown:
-		l.tally.unknown++
+	for item := i; item < len(l.items); item += l.plan.n {
+		l.items[item].state = s
+		switch s {
+		case accepted:
+			l.tally.accepted++
+		case shed:
+			l.tally.shed++
+		case unknown:
+			l.tally.unknown++
+		}
 	}
 }
 
 // delivery is one lease that was received, to be completed.
 type delivery struct {
-	job   int
+	item  int
 	lease *carillonv1.Lease
 }
 
-// receive notes leases that arrived at instant at and returns those that belong to this ledger's jobs. Payloads are
+// receive notes leases that arrived at instant at and returns those that belong to this ledger's items. Payloads are
 // checked before the lock is taken.
 func (l *ledger) receive(at time.Time, leases []*carillonv1.Lease) []delivery {
 	out := make([]delivery, 0, len(leases))
 	var foreign []string
 	for _, lease := range leases {
-		i, ok := l.plan.number(lease.GetPayload())
-		if !ok {
-			foreign = append(foreign, fmt.Sprintf("execution %s: its payload belongs to no job", lease.GetExecutionId()))
+		item, why := l.plan.item(lease)
+		if why != "" {
+			foreign = append(foreign, fmt.Sprintf("execution %s: %s", lease.GetExecutionId(), why))
 			continue
 		}
-		out = append(out, delivery{job: i, lease: lease})
+		out = append(out, delivery{item: item, lease: lease})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,55 +125,55 @@ func (l *ledger) receive(at time.Time, leases []*carillonv1.Lease) []delivery {
 }
 
 func (l *ledger) receiveOne(at time.Time, d delivery) {
-	job, lease := &l.jobs[d.job], d.lease
-	due := time.UnixMilli(l.plan.due(d.job))
-	if why := l.mismatch(d, due); why != "" {
-		l.note(&l.tally.corrupt, fmt.Sprintf("job %d: %s", d.job, why))
+	item, lease := &l.items[d.item], d.lease
+	due := time.UnixMilli(l.plan.due(d.item))
+	if why := l.mismatch(d); why != "" {
+		l.note(&l.tally.corrupt, fmt.Sprintf("%s: %s", l.plan.name(d.item), why))
 	}
 	if at.Before(due) {
-		l.note(&l.tally.early, fmt.Sprintf("job %d: received %v before its time", d.job, due.Sub(at)))
+		l.note(&l.tally.early, fmt.Sprintf("%s: received %v before its time", l.plan.name(d.item), due.Sub(at)))
 	}
-	if job.attempt == 0 {
-		job.attempt, job.fencing = max(1, lease.GetAttempt()), lease.GetFencingNumber()
-		job.latenessUS = int32(min(at.Sub(due).Microseconds(), math.MaxInt32))
+	if item.attempt == 0 {
+		item.attempt, item.fencing = max(1, lease.GetAttempt()), lease.GetFencingNumber()
+		item.latenessUS = int32(min(at.Sub(due).Microseconds(), math.MaxInt32))
 		l.tally.delivered++
 		return
 	}
 	l.receiveAgain(at, due, d)
 }
 
-// receiveAgain judges a delivery that was not the job's first: it is right only as the next attempt after a lease that
+// receiveAgain judges a delivery that was not the item's first: it is right only as the next attempt after a lease that
 // has ended without a completion.
 func (l *ledger) receiveAgain(at, due time.Time, d delivery) {
-	job, lease := &l.jobs[d.job], d.lease
-	last, seen := l.again[d.job]
+	item, lease := &l.items[d.item], d.lease
+	last, seen := l.again[d.item]
 	if !seen {
-		last = due.Add(time.Duration(job.latenessUS) * time.Microsecond)
+		last = due.Add(time.Duration(item.latenessUS) * time.Microsecond)
 	}
 	switch {
-	case job.completed != 0:
-		l.note(&l.tally.duplicates, fmt.Sprintf("job %d: delivered again after its completion was accepted", d.job))
-	case lease.GetAttempt() <= job.attempt || lease.GetFencingNumber() <= job.fencing:
-		l.note(&l.tally.duplicates, fmt.Sprintf("job %d: delivered twice as attempt %d, fencing numbers %d and %d",
-			d.job, lease.GetAttempt(), job.fencing, lease.GetFencingNumber()))
+	case item.completed != 0:
+		l.note(&l.tally.duplicates, l.plan.name(d.item)+": delivered again after its completion was accepted")
+	case lease.GetAttempt() <= item.attempt || lease.GetFencingNumber() <= item.fencing:
+		l.note(&l.tally.duplicates, fmt.Sprintf("%s: delivered twice as attempt %d, fencing numbers %d and %d",
+			l.plan.name(d.item), lease.GetAttempt(), item.fencing, lease.GetFencingNumber()))
 	case at.Sub(last) < lease.GetLeaseLength().AsDuration():
-		l.note(&l.tally.duplicates, fmt.Sprintf("job %d: delivered again after %v, under a lease of %v",
-			d.job, at.Sub(last), lease.GetLeaseLength().AsDuration()))
+		l.note(&l.tally.duplicates, fmt.Sprintf("%s: delivered again after %v, under a lease of %v",
+			l.plan.name(d.item), at.Sub(last), lease.GetLeaseLength().AsDuration()))
 	default:
 		l.tally.redelivered++
 	}
-	job.attempt, job.fencing = max(job.attempt, lease.GetAttempt()), max(job.fencing, lease.GetFencingNumber())
-	l.again[d.job] = at
+	item.attempt, item.fencing = max(item.attempt, lease.GetAttempt()), max(item.fencing, lease.GetFencingNumber())
+	l.again[d.item] = at
 }
 
-// mismatch says in what a delivery differs from the job's plan; empty: in nothing.
-func (l *ledger) mismatch(d delivery, due time.Time) string {
-	switch lease := d.lease; {
-	case lease.GetTenant() != l.plan.tenant(d.job):
+// mismatch says in what a delivery differs from the plan; empty: in nothing.
+func (l *ledger) mismatch(d delivery) string {
+	switch lease, job := d.lease, l.plan.job(d.item); {
+	case lease.GetTenant() != l.plan.tenant(job):
 		return "its tenant is " + lease.GetTenant()
-	case lease.GetQueue() != l.plan.queue(d.job):
+	case lease.GetQueue() != l.plan.queue(job):
 		return "its queue is " + lease.GetQueue()
-	case !lease.GetNominalTime().AsTime().Equal(due):
+	case !lease.GetNominalTime().AsTime().Equal(time.UnixMilli(l.plan.nominal(d.item))):
 		return "its nominal time is " + lease.GetNominalTime().AsTime().Format(time.RFC3339Nano)
 	}
 	return ""
@@ -199,7 +201,7 @@ func (l *ledger) complete(done []delivery, results []*carillonv1.CompleteResult)
 			continue
 		}
 		if s := results[k].GetState(); s != carillonv1.ExecutionState_EXECUTION_STATE_SUCCEEDED {
-			l.note(&l.tally.corrupt, fmt.Sprintf("job %d: completed with success, answered %v", d.job, s))
+			l.note(&l.tally.corrupt, fmt.Sprintf("%s: completed with success, answered %v", l.plan.name(d.item), s))
 		}
 		l.completeOne(d)
 	}
@@ -208,14 +210,14 @@ func (l *ledger) complete(done []delivery, results []*carillonv1.CompleteResult)
 }
 
 func (l *ledger) completeOne(d delivery) {
-	job, fencing := &l.jobs[d.job], d.lease.GetFencingNumber()
+	item, fencing := &l.items[d.item], d.lease.GetFencingNumber()
 	switch {
-	case job.completed == 0:
-		job.completed = max(1, fencing)
+	case item.completed == 0:
+		item.completed = max(1, fencing)
 		l.tally.completed++
-	case job.completed != max(1, fencing):
-		l.note(&l.tally.duplicates, fmt.Sprintf("job %d: two completions accepted, fencing numbers %d and %d",
-			d.job, job.completed, fencing))
+	case item.completed != max(1, fencing):
+		l.note(&l.tally.duplicates, fmt.Sprintf("%s: two completions accepted, fencing numbers %d and %d",
+			l.plan.name(d.item), item.completed, fencing))
 	}
 }
 
@@ -258,13 +260,13 @@ func (l *ledger) close() tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tally.lost = 0
-	for i := range l.jobs {
-		job := &l.jobs[i]
+	for i := range l.items {
+		item := &l.items[i]
 		switch {
-		case job.state == accepted && job.completed == 0:
-			l.note(&l.tally.lost, fmt.Sprintf("job %d: accepted, %d attempts seen, not completed", i, job.attempt))
-		case (job.state == shed || job.state == unsent) && job.attempt != 0:
-			l.note(&l.tally.corrupt, fmt.Sprintf("job %d: delivered, but its create was refused", i))
+		case item.state == accepted && item.completed == 0:
+			l.note(&l.tally.lost, fmt.Sprintf("%s: accepted, %d attempts seen, not completed", l.plan.name(i), item.attempt))
+		case (item.state == shed || item.state == unsent) && item.attempt != 0:
+			l.note(&l.tally.corrupt, fmt.Sprintf("%s: delivered, but its create was refused", l.plan.name(i)))
 		}
 	}
 	return l.tally
@@ -278,20 +280,23 @@ func (l *ledger) note(counter *int, words string) {
 	}
 }
 
-// lateness returns the first receipts' lateness in microseconds, one for each job delivered, in no order.
-func (l *ledger) lateness() []int32 {
+// lateness returns the first receipts' lateness in microseconds, one for each item delivered, in no order.
+func (l *ledger) lateness() []int32 { return l.latenessOf(0, len(l.items)) }
+
+// latenessOf is lateness of the items first to end-1.
+func (l *ledger) latenessOf(first, end int) []int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make([]int32, 0, l.tally.delivered)
-	for i := range l.jobs {
-		if l.jobs[i].attempt != 0 {
-			out = append(out, l.jobs[i].latenessUS)
+	out := make([]int32, 0, end-first)
+	for i := first; i < end; i++ {
+		if l.items[i].attempt != 0 {
+			out = append(out, l.items[i].latenessUS)
 		}
 	}
 	return out
 }
 
-// receipt is when a job was first received.
+// receipt is when an item was first received.
 type receipt struct {
 	dueMS      int64
 	latenessUS int32
@@ -300,14 +305,14 @@ type receipt struct {
 // atUS is the instant of receipt in microseconds UTC.
 func (r receipt) atUS() int64 { return r.dueMS*1000 + int64(r.latenessUS) }
 
-// receipts returns the first receipt of every job delivered, in no order.
+// receipts returns the first receipt of every item delivered, in no order.
 func (l *ledger) receipts() []receipt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := make([]receipt, 0, l.tally.delivered)
-	for i := range l.jobs {
-		if l.jobs[i].attempt != 0 {
-			out = append(out, receipt{dueMS: l.plan.due(i), latenessUS: l.jobs[i].latenessUS})
+	for i := range l.items {
+		if l.items[i].attempt != 0 {
+			out = append(out, receipt{dueMS: l.plan.due(i), latenessUS: l.items[i].latenessUS})
 		}
 	}
 	return out

@@ -39,7 +39,7 @@ func (b book) deliver(i int, after time.Duration, attempt uint32, fencing uint64
 	}
 	got := b.receive(start.Add(after), []*carillonv1.Lease{lease})
 	if len(got) == 0 {
-		return delivery{job: -1, lease: lease}
+		return delivery{item: -1, lease: lease}
 	}
 	return got[0]
 }
@@ -59,7 +59,7 @@ func (b book) finish(d delivery, code string) {
 
 func (b book) finishOthers() {
 	for i := range 3 {
-		if b.jobs[i].attempt == 0 {
+		if b.items[i].attempt == 0 {
 			b.finish(b.deliver(i, time.Millisecond, 1, uint64(100+i)), "")
 		}
 	}
@@ -170,7 +170,7 @@ func TestLedger(t *testing.T) {
 		},
 		{
 			name: "a refused job is delivered",
-			do:   func(b book) { b.jobs[2].state = shed },
+			do:   func(b book) { b.items[2].state = shed },
 			want: tally{delivered: 3, completed: 3, corrupt: 1}, says: "job 2: delivered, but its create was refused",
 		},
 	} {

@@ -13,12 +13,13 @@ import (
 
 // Names of the server's counters that the bench reads.
 const (
-	metricKeyWrites = "carillon_store_key_writes_total"
-	metricGets      = "carillon_store_gets_total"
-	metricEntries   = "carillon_raft_entries_total"
-	metricCommands  = "carillon_raft_commands_total"
-	metricCPU       = "process_cpu_seconds_total"
-	metricRSS       = "process_resident_memory_bytes"
+	metricKeyWrites  = "carillon_store_key_writes_total"
+	metricGets       = "carillon_store_gets_total"
+	metricEntries    = "carillon_raft_entries_total"
+	metricCommands   = "carillon_raft_commands_total"
+	metricExpansions = "carillon_expansions_total"
+	metricCPU        = "process_cpu_seconds_total"
+	metricRSS        = "process_resident_memory_bytes"
 )
 
 // maxMetricsBytes bounds a page of metrics.

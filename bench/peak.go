@@ -71,7 +71,7 @@ func runPeak(ctx context.Context, s *session) ([]Result, error) {
 	}
 	t := l.close()
 	r.judge(t)
-	r.cost(from, to, t.completed)
+	r.cost(phase{from, to}, t.completed)
 	r.JobsPerSecond = perSecond(t.completed, end.Sub(start))
 	receipts := l.receipts()
 	r.LatenessMS = quantiles(l.lateness())

@@ -20,13 +20,16 @@ const (
 )
 
 // plan derives everything about a set of jobs from their numbers 0..n-1, so that the bench knows what to expect of a
-// delivery without keeping it. A plan is immutable and safe for concurrent use.
+// delivery without keeping it. An item is an execution to be delivered: of a one-shot it has the job's number, the k-th
+// occurrence, from 0, of recurring job i is item k*n+i. A plan is immutable and safe for concurrent use.
 type plan struct {
 	seed   uint64
 	n      int
 	queues []string
-	// due is the nominal instant of a job in milliseconds UTC.
-	due func(i int) int64
+	// due is when an item falls due, in milliseconds UTC: its nominal instant, after which its spread comes, if any.
+	due func(item int) int64
+	// recurs is nil for one-shots.
+	recurs *recurrence
 }
 
 // newPlan makes a plan of n jobs. queuePrefix sets the queues of this run apart from whatever else the server holds.
@@ -69,6 +72,49 @@ func coprime(n int) uint64 {
 func at(t time.Time) func(int) int64 {
 	ms := t.UnixMilli()
 	return func(int) int64 { return ms }
+}
+
+// items is how many executions the jobs have in all, job is the one that an item is of.
+func (p *plan) items() int {
+	if p.recurs == nil {
+		return p.n
+	}
+	return p.n * p.recurs.runs
+}
+
+func (p *plan) job(item int) int { return item % p.n }
+
+// nominal is the instant that an item stands for, in milliseconds UTC.
+func (p *plan) nominal(item int) int64 {
+	if p.recurs == nil {
+		return p.due(item)
+	}
+	return p.recurs.nominal(p.due(item))
+}
+
+// name is an item in words.
+func (p *plan) name(item int) string {
+	if p.recurs == nil {
+		return fmt.Sprintf("job %d", item)
+	}
+	return fmt.Sprintf("job %d, occurrence %d of %d", p.job(item), item/p.n+1, p.recurs.runs)
+}
+
+// item is what a lease is for; why says that it is for nothing of this plan.
+func (p *plan) item(lease *carillonv1.Lease) (item int, why string) {
+	i, ok := p.number(lease.GetPayload())
+	if !ok {
+		return 0, "its payload belongs to no job"
+	}
+	if p.recurs == nil {
+		return i, ""
+	}
+	nominal := lease.GetNominalTime().AsTime()
+	since := nominal.Sub(time.UnixMilli(p.nominal(i)))
+	if since < 0 || since%p.recurs.interval != 0 || since/p.recurs.interval >= time.Duration(p.recurs.runs) {
+		return 0, fmt.Sprintf("job %d has no occurrence at %s", i, nominal.Format(time.RFC3339Nano))
+	}
+	return i + p.n*int(since/p.recurs.interval), ""
 }
 
 func (p *plan) tenant(i int) string { return tenantName(i % tenants) }
@@ -130,6 +176,11 @@ func (p *plan) fill(req *carillonv1.CreateJobRequest, i int) {
 	req.Job.Tenant = p.tenant(i)
 	req.Job.Queue = p.queue(i)
 	p.payload(req.Job.Payload, i)
+	if p.recurs != nil {
+		req.Job.Id = req.IdempotencyKey // the spread follows from it
+		req.Job.Schedule = p.recurs.schedule(p.nominal(i))
+		return
+	}
 	ms := p.due(i)
 	when := req.Job.Schedule.GetAt()
 	when.Seconds, when.Nanos = ms/1000, int32(ms%1000)*1e6

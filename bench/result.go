@@ -20,7 +20,8 @@ type Result struct {
 	LatenessMS    *Quantiles `json:"lateness_ms"`
 	// Duplicates are deliveries that were not the next attempt after an ended lease, and second accepted completions.
 	Duplicates int `json:"duplicates"`
-	// Lost are jobs that were acknowledged and not found, or not completed before the run gave up.
+	// Lost are jobs that were acknowledged and not found, or not completed before the run gave up; of recurring jobs it
+	// counts occurrences.
 	Lost int `json:"lost"`
 	// Early are jobs received before their nominal time.
 	Early int `json:"early"`
@@ -35,7 +36,7 @@ type Result struct {
 	// Settings names every setting that is not the default, of the workload or of the server.
 	Settings map[string]string `json:"settings"`
 
-	// Variant tells the two lines of accept-one apart: raw or merged.
+	// Variant tells the two lines of accept-one apart, raw or merged, and the kinds of recurring jobs, every or cron.
 	Variant string `json:"variant,omitempty"`
 	// Corrupt are deliveries whose payload, tenant, queue or nominal time was not the job's.
 	Corrupt int `json:"corrupt"`
@@ -56,6 +57,15 @@ type Result struct {
 	Shed            *int     `json:"shed,omitempty"`
 	ShedWithoutHint *int     `json:"shed_without_hint,omitempty"`
 	RecoverySeconds *float64 `json:"recovery_s,omitempty"`
+	// Of recurring, whose figures per job are per occurrence: how many of these there are, the lateness of the first and of
+	// the last of all jobs, the difference of these two's p50, the server's memory at equal distances from the start to the end.
+	Occurrences       *int       `json:"occurrences,omitempty"`
+	FirstLatenessMS   *Quantiles `json:"first_lateness_ms,omitempty"`
+	LastLatenessMS    *Quantiles `json:"last_lateness_ms,omitempty"`
+	DriftMS           *float64   `json:"drift_ms,omitempty"`
+	ServerRSSCourseMB []float64  `json:"server_rss_course_mb,omitempty"`
+	// ExpansionsPerSecond is how many cron jobs a second were given more of their instants.
+	ExpansionsPerSecond *float64 `json:"expansions_per_s,omitempty"`
 	// CPUPercent is the server's, of one core.
 	CPUPercent *float64 `json:"cpu_percent,omitempty"`
 	// Examples are the first violations in words.
@@ -75,12 +85,21 @@ func (r *Result) judge(t tally) {
 	r.Examples = append(r.Examples, t.examples...)
 }
 
-// cost fills in what a phase between two usages cost for each of jobs.
-func (r *Result) cost(from, to usage, jobs int) {
-	c := phaseCost(from, to, jobs)
+// cost fills in what a phase cost for each of jobs.
+func (r *Result) cost(p phase, jobs int) {
+	c := p.cost(jobs)
 	r.CPUMicrosPerJob, r.ServerCPUMicrosPerJob = c.cpu, c.serverCPU
 	r.KeysPerJob, r.GetsPerJob, r.CommandsPerEntry = c.keys, c.gets, c.commandsPerEntry
-	r.ServerRSSMB = megabytes(to.rssBytes)
+	r.ServerRSSMB = megabytes(p.to.rssBytes)
+}
+
+// phase is what was used before and after a part of a run.
+type phase struct{ from, to usage }
+
+// grown is by how much a counter of the server grew; ok is false if it has none of that name.
+func (p phase) grown(name string) (by float64, ok bool) {
+	after, ok := p.to.metrics[name]
+	return after - p.from.metrics[name], ok
 }
 
 // costs are those of one phase, per job; nil where the server could not be seen.
@@ -88,27 +107,23 @@ type costs struct {
 	cpu, serverCPU, keys, gets, commandsPerEntry *float64
 }
 
-func phaseCost(from, to usage, jobs int) (c costs) {
+func (p phase) cost(jobs int) (c costs) {
 	if jobs == 0 {
 		return c
 	}
 	micros := func(d time.Duration) *float64 { return ratio(float64(d.Microseconds()), float64(jobs)) }
-	if from.serverCPU != nil && to.serverCPU != nil {
-		server := *to.serverCPU - *from.serverCPU
-		c.serverCPU, c.cpu = micros(server), micros(server+to.ownCPU-from.ownCPU)
+	if p.from.serverCPU != nil && p.to.serverCPU != nil {
+		server := *p.to.serverCPU - *p.from.serverCPU
+		c.serverCPU, c.cpu = micros(server), micros(server+p.to.ownCPU-p.from.ownCPU)
 	}
-	grown := func(name string) (float64, bool) {
-		after, ok := to.metrics[name]
-		return after - from.metrics[name], ok
-	}
-	if keys, ok := grown(metricKeyWrites); ok {
+	if keys, ok := p.grown(metricKeyWrites); ok {
 		c.keys = ratio(keys, float64(jobs))
 	}
-	if gets, ok := grown(metricGets); ok {
+	if gets, ok := p.grown(metricGets); ok {
 		c.gets = ratio(gets, float64(jobs))
 	}
-	commands, ok := grown(metricCommands)
-	entries, ok2 := grown(metricEntries)
+	commands, ok := p.grown(metricCommands)
+	entries, ok2 := p.grown(metricEntries)
 	if ok && ok2 {
 		c.commandsPerEntry = ratio(commands, entries)
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,8 +52,11 @@ type session struct {
 	n     int
 	rate  int
 	span  time.Duration
-	fleet *fleet // nil with a target
-	bases []string
+	// interval and cron are of recurring.
+	interval time.Duration
+	cron     bool
+	fleet    *fleet // nil with a target
+	bases    []string
 	// producers, consumers and observers each have a connection of their own.
 	producers, consumers, observers *api
 	// print is of all jobs acknowledged in this session.
@@ -93,7 +97,8 @@ func runOnce(ctx context.Context, c Config, w *workload) (results []Result, err 
 
 // newSession fills in the workload's defaults. A rate and a span make a number of jobs; a number and a span are one too.
 func newSession(c Config, w *workload) *session {
-	s := &session{log: c.Log, waits: defaultWaits, n: w.n, rate: w.rate, span: w.span}
+	s := &session{log: c.Log, waits: defaultWaits, n: w.n, rate: w.rate, span: w.span,
+		interval: cmp.Or(c.Interval, recurringInterval), cron: c.Cron}
 	if c.waits != nil {
 		s.waits = *c.waits
 	}
@@ -159,17 +164,24 @@ func (s *session) usage(ctx context.Context) (usage, error) {
 
 // plan makes a plan of n jobs of this session.
 func (s *session) plan(n int, due func(int) int64) *plan {
-	return newPlan(rand.Uint64(), n, s.queuePrefix, due)
+	return newPlan(s.seed(), n, s.queuePrefix, due)
 }
+
+func (s *session) seed() uint64 { return rand.Uint64() }
 
 // farAhead is when jobs are due that no workload waits for.
 const farAhead = time.Hour
 
 // warmUp creates some jobs that are not due within the run, and returns how many a second the server accepts.
 func (s *session) warmUp(ctx context.Context) (perSecond float64, err error) {
+	return s.warmUpWith(ctx, func(n int) *plan { return s.plan(n, at(time.Now().Add(farAhead))) })
+}
+
+// warmUpWith does the same with jobs of another plan, for n of them.
+func (s *session) warmUpWith(ctx context.Context, jobs func(n int) *plan) (perSecond float64, err error) {
 	n := min(20_000, max(1, s.n/20))
 	start := time.Now()
-	c := &creates{plan: s.plan(n, at(start.Add(farAhead))), print: &s.print}
+	c := &creates{plan: jobs(n), print: &s.print}
 	if err := createBatches(ctx, s.producers, c); err != nil {
 		return 0, fmt.Errorf("warm up: %w", err)
 	}

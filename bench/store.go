@@ -60,7 +60,7 @@ func (s *session) fill(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
-	r.cost(from, created, s.n)
+	r.cost(phase{from, created}, s.n)
 	r.JobsPerSecond = perSecond(s.n, elapsed)
 	r.DiskBytesPerJob = ratio(float64(full-empty), float64(s.n))
 	r.ServerRSSMB = megabytes(memory)

@@ -49,19 +49,27 @@ func (r *Result) rows() [][2]string {
 	if r.Variant != "" {
 		name += ", " + r.Variant
 	}
+	per := "job"
+	if r.Occurrences != nil {
+		per = "occurrence"
+	}
 	rows := [][2]string{{"workload", name}, {"nodes", strconv.Itoa(r.Nodes)}, {"jobs", strconv.Itoa(r.N)}}
 	add := func(name, value string) {
 		if value != "" {
 			rows = append(rows, [2]string{name, value})
 		}
 	}
-	add("jobs/s", number(r.JobsPerSecond, ""))
+	add("occurrences", count(r.Occurrences))
+	add(per+"s/s", number(r.JobsPerSecond, ""))
 	add("lateness", spread(r.LatenessMS))
+	add("lateness of the first occurrences", spread(r.FirstLatenessMS))
+	add("lateness of the last occurrences", spread(r.LastLatenessMS))
+	add("drift", number(r.DriftMS, " ms"))
 	add("duplicates, lost, early, corrupt", fmt.Sprintf("%d, %d, %d, %d", r.Duplicates, r.Lost, r.Early, r.Corrupt))
-	add("CPU per job, all processes", number(r.CPUMicrosPerJob, " µs"))
-	add("CPU per job, server", number(r.ServerCPUMicrosPerJob, " µs"))
-	add("key writes per job", number(r.KeysPerJob, ""))
-	add("gets per job", number(r.GetsPerJob, ""))
+	add("CPU per "+per+", all processes", number(r.CPUMicrosPerJob, " µs"))
+	add("CPU per "+per+", server", number(r.ServerCPUMicrosPerJob, " µs"))
+	add("key writes per "+per, number(r.KeysPerJob, ""))
+	add("gets per "+per, number(r.GetsPerJob, ""))
 	add("commands per entry", number(r.CommandsPerEntry, ""))
 	add("created before: jobs/s", number(r.CreateJobsPerSecond, ""))
 	add("created before: CPU per job", number(r.CreateCPUMicrosPerJob, " µs"))
@@ -72,8 +80,10 @@ func (r *Result) rows() [][2]string {
 	add("shed, of them without a hint", strings.Trim(count(r.Shed)+", "+count(r.ShedWithoutHint), ", "))
 	add("not offered in time", count(r.Unsent))
 	add("recovery", number(r.RecoverySeconds, " s"))
+	add("expansions/s", number(r.ExpansionsPerSecond, ""))
+	add("server memory, from start to end", course(r.ServerRSSCourseMB))
 	add("server memory", number(r.ServerRSSMB, " MB"))
-	add("disk per job", number(r.DiskBytesPerJob, " bytes"))
+	add("disk per "+per, number(r.DiskBytesPerJob, " bytes"))
 	add("restart after kill -9, to firing", number(r.RestartSeconds, " s"))
 	add("server CPU", number(r.CPUPercent, " % of a core"))
 	for _, words := range r.Examples {
@@ -115,4 +125,16 @@ func spread(q *Quantiles) string {
 		return ""
 	}
 	return fmt.Sprintf("p50 %s, p99 %s, max %s ms", number(&q.P50, ""), number(&q.P99, ""), number(&q.Max, ""))
+}
+
+// course is a row of megabytes.
+func course(megabytes []float64) string {
+	var words []string
+	for _, mb := range megabytes {
+		words = append(words, number(&mb, ""))
+	}
+	if words == nil {
+		return ""
+	}
+	return strings.Join(words, ", ") + " MB"
 }

@@ -30,6 +30,8 @@ func benchCommand() *cli.Command {
 			&cli.IntFlag{Name: "n", Usage: "`NUMBER` of jobs; with all a cap on each", DefaultText: ownDefault},
 			&cli.IntFlag{Name: "rate", Usage: "`JOBS` due per second, in due, lateness and peak", DefaultText: ownDefault},
 			&cli.DurationFlag{Name: "for", Usage: "how `LONG` jobs fall due, or idle looks", DefaultText: ownDefault},
+			&cli.DurationFlag{Name: "interval", Usage: "`TIME` between a job's occurrences, in recurring", DefaultText: "1m"},
+			&cli.BoolFlag{Name: "cron", Usage: "jobs of recurring have a cron line and a spread, not an interval"},
 			&cli.StringFlag{Name: "target", Usage: "`URL` of a running server to measure instead of an own one"},
 			&cli.IntFlag{Name: "repeat", Usage: "run it so many `TIMES` and report the median", DefaultText: "1; with all 3"},
 			&cli.StringFlag{
@@ -67,6 +69,8 @@ func runBench(c *cli.Context) error {
 		N:        c.Int("n"),
 		Rate:     c.Int("rate"),
 		For:      c.Duration("for"),
+		Interval: c.Duration("interval"),
+		Cron:     c.Bool("cron"),
 		Target:   c.String("target"),
 		Repeat:   c.Int("repeat"),
 		JSON:     output == "json",

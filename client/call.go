@@ -47,14 +47,14 @@ func unary[Req, Res any](ctx context.Context, c *Client, p policy, call method[R
 		c.budget.called()
 	}
 	for tries := 1; ; tries++ {
-		at := c.endpoints.current()
+		at := c.endpoints.current(time.Now())
 		res, err := try(withEndpoint(ctx, c.endpoints.urls[at]), p.try, call, req)
 		if err == nil {
 			return res, nil
 		}
 		failed := newError(err)
 		if failed.elsewhere() && !errors.Is(ctx.Err(), context.Canceled) {
-			c.endpoints.leave(at)
+			c.endpoints.leave(at, time.Now())
 		}
 		if !failed.mayRepeat(p.identified) || ctx.Err() != nil {
 			return nil, failed
@@ -64,7 +64,7 @@ func unary[Req, Res any](ctx context.Context, c *Client, p policy, call method[R
 			delay = 0
 		}
 		if p.retrying != nil {
-			p.retrying(failed, c.endpoints.urls[c.endpoints.current()].String(), delay)
+			p.retrying(failed, c.endpoints.urls[c.endpoints.current(time.Now())].String(), delay)
 		}
 		if err := c.beforeRetry(ctx, delay, failed); err != nil {
 			return nil, err

@@ -75,11 +75,25 @@ func sharingFailures(next dial) dial {
 	}
 }
 
-// endpoints are the addresses of a cluster's nodes. One is in use until it is found unavailable; then the next one is.
+// endpoints are the addresses of a cluster's nodes. One is in use until it is found unavailable; then the next one is. After a
+// while away the first one is tried again: otherwise all clients would gather at one node as nodes are restarted one after
+// the other.
 type endpoints struct {
 	urls []*url.URL
 	used atomic.Uint32
+
+	mu sync.Mutex
+	// returns is when the first one is tried again, back when it was last: in vain so soon after, it is left alone for longer.
+	returns, back time.Time
+	away          time.Duration
 }
+
+// A client stays away from its first endpoint for minAway, and for twice as long, up to maxAway, each time that it is found
+// unavailable within maxAway of the return.
+const (
+	minAway = 30 * time.Second
+	maxAway = 5 * time.Minute
+)
 
 func parseEndpoints(address string) (*endpoints, error) {
 	if strings.TrimSpace(address) == "" {
@@ -104,12 +118,32 @@ func parseEndpoints(address string) (*endpoints, error) {
 	return e, nil
 }
 
-// current is the index of the endpoint in use.
-func (e *endpoints) current() uint32 { return e.used.Load() % uint32(len(e.urls)) }
+// current is the index of the endpoint in use at an instant.
+func (e *endpoints) current(now time.Time) uint32 {
+	used := e.used.Load()
+	if used == 0 {
+		return 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now.Before(e.returns) || !e.used.CompareAndSwap(used, 0) {
+		return e.used.Load()
+	}
+	e.back = now
+	return 0
+}
 
 // leave moves on from the endpoint at index, unless another call did so already.
-func (e *endpoints) leave(index uint32) {
-	e.used.CompareAndSwap(index, (index+1)%uint32(len(e.urls)))
+func (e *endpoints) leave(index uint32, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.used.CompareAndSwap(index, (index+1)%uint32(len(e.urls))) || index != 0 {
+		return
+	}
+	if e.away = min(2*e.away, maxAway); e.away == 0 || now.Sub(e.back) > maxAway {
+		e.away = minAway
+	}
+	e.returns = now.Add(e.away)
 }
 
 type endpointKey struct{}

@@ -79,3 +79,42 @@ func get(ctx context.Context, transport *http.Transport, address string) (*http.
 	}
 	return res, res.Body.Close()
 }
+
+// A client goes back to its first endpoint after a while, and stays away for longer each time that this was in vain.
+func TestEndpointsReturnToTheFirst(t *testing.T) {
+	e, err := parseEndpoints("a:1,b:1,c:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for n, away := range []time.Duration{minAway, 2 * minAway, 4 * minAway, 8 * minAway, maxAway, maxAway} {
+		e.leave(0, now)
+		e.leave(0, now) // another call that had used it
+		if at := e.current(now.Add(away - 1)); at != 1 {
+			t.Errorf("%d: just before the return it uses %d", n, at)
+		}
+		e.leave(1, now.Add(away-1))
+		if at := e.current(now.Add(away - 1)); at != 2 {
+			t.Errorf("%d: after the second one it uses %d", n, at)
+		}
+		if now = now.Add(away); e.current(now) != 0 {
+			t.Errorf("%d: it does not return after %s", n, away)
+		}
+	}
+	now = now.Add(maxAway + 1)
+	e.leave(0, now)
+	if e.current(now.Add(minAway)) != 0 {
+		t.Error("a long stay does not count as a return that worked")
+	}
+}
+
+func TestOneEndpointStays(t *testing.T) {
+	e, err := parseEndpoints("a:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.leave(0, time.Now())
+	if e.current(time.Now()) != 0 {
+		t.Error("there is no other")
+	}
+}

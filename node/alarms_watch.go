@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillon-scheduler/carillon/node/control"
+	"github.com/carillon-scheduler/carillon/node/expand"
 	"github.com/carillon-scheduler/carillon/node/replica"
 )
 
@@ -21,7 +22,8 @@ const (
 	// diskFreeBytes and diskFreePart: less free space than either is an alarm. A full disk ends the process.
 	diskFreeBytes = 1 << 30
 	diskFreePart  = 0.05
-	// expanderAlarm is for how long a cron job must wait for its next instants.
+	// expanderAlarm is for how long a cron job must wait for its next instants, and how long one that cannot be evaluated is
+	// remembered.
 	expanderAlarm = 30 * time.Second
 	// maxNamed bounds the shards that a message names.
 	maxNamed = 10
@@ -30,9 +32,11 @@ const (
 // watchAlarms raises and ends the alarms about disk, peers and replicas until ctx ends.
 func (n *Node) watchAlarms(ctx context.Context) error {
 	var lag lagWatch
+	var expander expanderWatch
 	for pause(ctx, alarmsEvery) == nil {
 		n.watchDisk()
-		n.watchExpander()
+		stuck := expander.look(n.expander.Stats(), time.Now())
+		n.alarms.set("expander", stuck != "", stuck)
 		if n.inner == nil {
 			continue
 		}
@@ -60,11 +64,25 @@ func (n *Node) watchDisk() {
 	n.alarms.set("disk", diskNearlyFull(free, total), fmt.Sprintf("%d MiB of %d MiB are free where %s is", free>>20, total>>20, n.cfg.DataDir))
 }
 
-// watchExpander looks whether cron jobs that have used up what they know of their instants are kept waiting, and fire late.
-func (n *Node) watchExpander() {
-	s := n.expander.Stats()
-	n.alarms.set("expander", s.Oldest >= expanderAlarm,
-		fmt.Sprintf("%d cron jobs wait for their next instants, the first for %v", s.Waiting, s.Oldest.Round(time.Second)))
+// expanderWatch remembers when cron jobs last failed to be evaluated.
+type expanderWatch struct {
+	failed   uint64
+	failedAt time.Time
+}
+
+// look says what is wrong with the expander, if anything is: jobs that have used up what they know of their instants wait, and
+// fire late, or cannot be evaluated, and do not fire.
+func (w *expanderWatch) look(s expand.Stats, now time.Time) string {
+	if s.Failed > w.failed {
+		w.failed, w.failedAt = s.Failed, now
+	}
+	switch {
+	case s.Oldest >= expanderAlarm:
+		return fmt.Sprintf("%d cron jobs wait for their next instants, the first for %v", s.Waiting, s.Oldest.Round(time.Second))
+	case !w.failedAt.IsZero() && now.Sub(w.failedAt) < expanderAlarm:
+		return "cron jobs cannot be evaluated, and do not fire: the log names one"
+	}
+	return ""
 }
 
 // diskNearlyFull says whether so many free bytes of all are too few. Where nothing is known, total is 0.

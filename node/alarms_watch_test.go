@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/carillon-scheduler/carillon/node/expand"
 	"github.com/carillon-scheduler/carillon/node/replica"
 )
 
@@ -62,5 +64,26 @@ func TestMessagesNameNotTooMuch(t *testing.T) {
 	}
 	if text := named(strings.Split("1 2 3 4 5 6 7 8 9 10 11 12", " ")); text != "1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more" {
 		t.Error(text)
+	}
+}
+
+func TestExpanderWatch(t *testing.T) {
+	var w expanderWatch
+	began := time.Now()
+	for _, c := range []struct {
+		after time.Duration
+		stats expand.Stats
+		want  string
+	}{
+		{0, expand.Stats{Waiting: 5, Oldest: expanderAlarm - time.Second}, ""},
+		{1, expand.Stats{Waiting: 5, Oldest: expanderAlarm}, "5 cron jobs wait for their next instants, the first for 30s"},
+		{2, expand.Stats{}, ""},
+		{3, expand.Stats{Counters: expand.Counters{Failed: 2}}, "cron jobs cannot be evaluated, and do not fire: the log names one"},
+		{32, expand.Stats{Counters: expand.Counters{Failed: 2}}, "cron jobs cannot be evaluated, and do not fire: the log names one"},
+		{33, expand.Stats{Counters: expand.Counters{Failed: 2}}, ""},
+	} {
+		if got := w.look(c.stats, began.Add(c.after*time.Second)); got != c.want {
+			t.Errorf("after %d s: %q", c.after, got)
+		}
 	}
 }

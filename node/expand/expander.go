@@ -65,7 +65,9 @@ type shard struct {
 	id    uint32
 	queue *Queue
 	zones *Zones
-	inbox inbox
+	// warnAt is when it may be logged again that jobs cannot be evaluated. Run's alone.
+	warnAt int64
+	inbox  inbox
 }
 
 // inbox is what the replica loop has told of a shard since Run last looked. Guarded by Expander.mu.

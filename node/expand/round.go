@@ -16,6 +16,8 @@ const (
 	// heldRecheck is how often the clock guard is asked while it holds firing, idleFor how long Run sleeps at most.
 	heldRecheck = 100 * time.Millisecond
 	idleFor     = time.Hour
+	// warnEvery is how often a shard's jobs that cannot be evaluated are logged; they ask each second.
+	warnEvery = time.Minute
 )
 
 // at is the clock that paces, in milliseconds and never 0. It is not the disciplined one, which may stand still.
@@ -86,7 +88,8 @@ func (x *Expander) turn(sh *shard) (again int64, err error) {
 	if err := rows.Err(); err != nil {
 		return 0, fmt.Errorf("read cron jobs of shard %d: %w", sh.id, err)
 	}
-	if err := b.Err(); err != nil {
+	if err := b.Err(); err != nil && x.at() >= sh.warnAt {
+		sh.warnAt = x.at() + warnEvery.Milliseconds()
 		x.log.Warn("cron jobs cannot be expanded", "shard", sh.id, "error", err)
 	}
 	sh.queue.Evaluated(b)

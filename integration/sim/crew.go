@@ -180,8 +180,12 @@ func (w *crew) create(next func(fsm.Result)) {
 		}
 		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{item}}}
 	}, func(r fsm.Result) {
-		if r.Items[0].Refusal != nil {
-			c.fail("create of %s refused: %+v", j.id, r.Items[0].Refusal)
+		if refusal := r.Items[0].Refusal; refusal != nil {
+			if !w.tooLate(j, item.Schedule, refusal) {
+				c.fail("create of %s refused: %+v", j.id, refusal)
+			}
+			next(r)
+			return
 		}
 		accepted := acceptedJob{j.shard, j.id, r.Items[0].Incarnation}
 		c.model.accepted = append(c.model.accepted, accepted)
@@ -189,6 +193,16 @@ func (w *crew) create(next func(fsm.Result)) {
 		w.jobs = append(w.jobs, j)
 		next(r)
 	})
+}
+
+// tooLate says that a create was rightly refused: nobody took it in until the last of the instants that it names had passed.
+func (w *crew) tooLate(j job, schedule *storagev1.Schedule, refusal *fsm.Refusal) bool {
+	if _, made := w.c.model.shards[j.shard].jobs[j.id]; made || refusal.Field != "schedule" || schedule.GetCron().GetEndMs() == 0 {
+		return false
+	}
+	s := series{schedule: schedule}
+	_, left := s.after(w.c, w.c.trueMS()+clockLimit/millisecond)
+	return !left
 }
 
 func (w *crew) schedule() *storagev1.Schedule {

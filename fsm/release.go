@@ -20,6 +20,7 @@ func (a *apply) dropParked(tenant, jobID string, j *storagev1.Job) {
 	j.Parked = false
 	a.s.Delete(ParkedKey(tenant, jobID))
 	a.meta.Parked--
+	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_RELEASED, tenant, jobID, j.Incarnation, j.Version)
 }
 
 // releaseKinds is the order in which a task looks at what is stopped: what was accepted earlier goes first.
@@ -120,7 +121,6 @@ func (a *apply) releaseParkedRow(row row, rule storagev1.CatchUp) bool {
 // unpark lets a parked job go on: what fell due meanwhile goes by the rule, or by its own.
 func (a *apply) unpark(tenant, jobID string, j *storagev1.Job, rule storagev1.CatchUp) {
 	a.dropParked(tenant, jobID, j)
-	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_RELEASED, tenant, jobID, j.Incarnation, j.Version)
 	a.resumeRecurring(tenant, jobID, j, rule)
 }
 

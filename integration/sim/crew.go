@@ -28,6 +28,8 @@ type crew struct {
 	verifies int
 	// paused jobs are to be resumed at the end.
 	paused map[string]bool
+	// frozen counts what was put of queues, tenants and rules: their versions.
+	frozen uint64
 	// waiting are requests without an answer, pausing those of them that pause or resume.
 	waiting, pausing int
 }
@@ -132,7 +134,9 @@ func (w *crew) produce(i int) {
 		return
 	}
 	j := w.jobs[c.rng.IntN(len(w.jobs))]
-	switch c.rng.IntN(6) {
+	switch c.rng.IntN(8) {
+	case 6, 7:
+		w.freeze(1+uint32(c.rng.IntN(int(c.shards))), c.rng.IntN(len(frozen)), c.rng.IntN(2) == 0, next)
 	case 0:
 		c.count(Updated)
 		w.ask(j.shard, w.update(j), next)
@@ -279,6 +283,38 @@ func (w *crew) pause(j job, state storagev1.JobState, next func(fsm.Result)) {
 	w.paused[j.id] = true
 	w.pausing++
 	w.ask(j.shard, func(*node) *storagev1.Command { return &storagev1.Command{UpdateJob: u.CloneVT()} }, func(r fsm.Result) {
+		w.pausing--
+		next(r)
+	})
+}
+
+// frozen is what is paused as a whole: a queue, the tenant, and by a rule the jobs that were updated.
+var frozen = [...]func(pause *storagev1.Pause, paused bool, version uint64) *storagev1.Command{
+	func(p *storagev1.Pause, paused bool, version uint64) *storagev1.Command {
+		return &storagev1.Command{PutQueue: &storagev1.QueueSettings{Name: "q0", Paused: paused, Version: version, Pause: p}}
+	},
+	func(p *storagev1.Pause, paused bool, version uint64) *storagev1.Command {
+		return &storagev1.Command{PutTenant: &storagev1.TenantSettings{Name: tenant, Paused: paused, Version: version, Pause: p}}
+	},
+	func(p *storagev1.Pause, paused bool, version uint64) *storagev1.Command {
+		return &storagev1.Command{PutPauseRule: &storagev1.PauseRule{
+			Id: "rule", Deleted: !paused, Version: version, Pause: p, Labels: []*storagev1.LabelSelector{{Key: "k", AnyValue: true}},
+		}}
+	},
+}
+
+// freeze pauses or resumes one of frozen in a shard; some pauses end by themselves.
+func (w *crew) freeze(shard uint32, what int, paused bool, next func(fsm.Result)) {
+	c := w.c
+	p := &storagev1.Pause{Resume: storagev1.CatchUp(c.rng.IntN(4))}
+	if paused && c.rng.IntN(2) == 0 {
+		p.UntilMs = c.trueMS() + c.between(100, 3000)
+	}
+	w.frozen++
+	c.count(Frozen)
+	cmd := frozen[what](p, paused, w.frozen)
+	w.pausing++
+	w.ask(shard, func(*node) *storagev1.Command { return cmd.CloneVT() }, func(r fsm.Result) {
 		w.pausing--
 		next(r)
 	})

@@ -30,6 +30,8 @@ type dispatcher struct {
 	counts expand.Counters
 	// rescanAt is when the rows are read again, whatever was heard.
 	rescanAt int64
+	// tasks: there may be one to step. stepping: a step is on its way.
+	tasks, stepping bool
 }
 
 // poll is a worker's wait for work.
@@ -72,7 +74,7 @@ func (d *dispatcher) load() {
 	if d.n.c.cfg.Faults.TimerLostAtTakeover {
 		from = d.n.clockMS()
 	}
-	d.timers, d.ready = d.timers[:0], d.ready[:0]
+	d.timers, d.ready, d.tasks = d.timers[:0], d.ready[:0], true
 	fsm.ScanTimers(rows, from, epochMS*2, func(t fsm.TimerRef) bool {
 		d.timers = append(d.timers, t.AtMS)
 		return true
@@ -94,6 +96,7 @@ func (d *dispatcher) applied(e *fsm.Effects) {
 		d.timers = slices.Insert(d.timers, at, t.AtMS)
 	}
 	d.queue.Add(d.at(), e.Expand...)
+	d.tasks = d.tasks || e.TasksStarted
 	d.ready = append(d.ready, e.Ready...)
 	for _, key := range e.Unready {
 		d.ready = slices.DeleteFunc(d.ready, func(r fsm.ReadyRef) bool { return bytes.Equal(r.Key, key) })
@@ -123,6 +126,7 @@ func (d *dispatcher) decide() {
 		d.claim()
 	}
 	d.expand()
+	d.step()
 	now := d.n.clockMS()
 	if len(d.timers) == 0 {
 		return
@@ -134,6 +138,23 @@ func (d *dispatcher) decide() {
 	if !d.advancing {
 		d.advance(now)
 	}
+}
+
+// step advances a bulk operation, if there is one.
+func (d *dispatcher) step() {
+	if d.stepping || !d.tasks {
+		return
+	}
+	open := slices.DeleteFunc(fsm.Tasks(d.n.rows(d.shard)), (*storagev1.Task).GetFinished)
+	if d.tasks = len(open) > 0; !d.tasks {
+		return
+	}
+	d.stepping = true
+	task := &storagev1.StepTask{Id: open[0].Id, Limit: uint32(d.n.c.between(1, 4))}
+	d.propose(&storagev1.Command{StepTask: task}, func(fsm.Result, error) {
+		d.stepping = false
+		d.wake(10 * millisecond)
+	})
 }
 
 // advance fires what is due.

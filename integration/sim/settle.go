@@ -82,6 +82,11 @@ func (w *crew) finish() {
 			w.pause(j, storagev1.JobState_JOB_STATE_ACTIVE, func(fsm.Result) {})
 		}
 	}
+	for _, shard := range w.c.shardIDs() {
+		for what := range frozen {
+			w.freeze(shard, what, false, func(fsm.Result) {})
+		}
+	}
 }
 
 func (c *cluster) undrain() {
@@ -147,7 +152,7 @@ func (c *cluster) left() string {
 			return fmt.Sprintf("shard %d is not led", shard)
 		}
 		meta := fsm.ReadMeta(n.rows(shard))
-		if alive := meta.Waiting + meta.Ready + meta.Leased + meta.Retrying + meta.Held; alive > 0 {
+		if alive := meta.Waiting + meta.Ready + meta.Leased + meta.Retrying + meta.Held + meta.Parked; alive > 0 {
 			return fmt.Sprintf("shard %d: %d executions are alive: %v", shard, alive, meta)
 		}
 		if left := c.misplaced(n, shard); left != "" {

@@ -18,7 +18,8 @@ type series struct {
 	// Up to afterMS every instant has its verdict; runs of them became executions.
 	afterMS int64
 	runs    uint64
-	paused  bool
+	// parked: a pause of its queue, its tenant or a rule stops it.
+	paused, parked bool
 }
 
 // next is the first instant without a verdict; ok is false when there is none, or the runs are used up.
@@ -89,6 +90,11 @@ func (in *entry) changed(ev *storagev1.Event) {
 		return
 	case storagev1.EventType_EVENT_TYPE_JOB_CREATED:
 		s = nil
+	case storagev1.EventType_EVENT_TYPE_JOB_PARKED, storagev1.EventType_EVENT_TYPE_JOB_RELEASED:
+		if s != nil && s.incarnation == ev.Incarnation {
+			s.parked = ev.Type == storagev1.EventType_EVENT_TYPE_JOB_PARKED
+		}
+		return
 	case storagev1.EventType_EVENT_TYPE_JOB_PAUSED:
 		if s != nil {
 			s.paused = true
@@ -160,7 +166,7 @@ func (in *entry) verdict(s *series, jobID string, from, to int64, count uint64) 
 func (m *model) overdue(beforeMS int64) {
 	for _, shard := range m.c.shardIDs() {
 		for id, s := range m.shards[shard].series {
-			if at, ok := s.next(m.c); ok && !s.paused && at < beforeMS {
+			if at, ok := s.next(m.c); ok && !s.paused && !s.parked && at < beforeMS {
 				m.c.fail("S4: shard %d: %s has no verdict on %d, which fell due before %d", shard, id, at, beforeMS)
 			}
 		}

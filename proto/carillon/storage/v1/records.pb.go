@@ -511,7 +511,7 @@ const (
 	EventType_EVENT_TYPE_JOB_DELETED   EventType = 5
 	EventType_EVENT_TYPE_JOB_EXHAUSTED EventType = 6
 	EventType_EVENT_TYPE_JOB_SWEPT     EventType = 7
-	// A pause of its queue, its tenant or a rule stops a recurring job; it goes on.
+	// A pause of its queue, its tenant or a rule stops a recurring job; it does so no longer.
 	EventType_EVENT_TYPE_JOB_PARKED       EventType = 8
 	EventType_EVENT_TYPE_JOB_RELEASED     EventType = 9
 	EventType_EVENT_TYPE_READY            EventType = 20

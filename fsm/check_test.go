@@ -145,6 +145,10 @@ var plantings = []planting{
 		slices.Reverse(next)
 		return len(next) > 1
 	})},
+	{"a horizon by older zone data than is promised", RuleOccurrence, changed(KindMeta, func(m *storagev1.Meta) bool {
+		m.ZoneVersion = "9999z"
+		return true
+	})},
 	{"a retry without its timer", RuleTimer, without(KindTimer, timerOf(TimerRetry))},
 	{"a retry at another time", RuleTimer, timerMoved(TimerRetry)},
 	{"a retry that is not indexed", RuleTimer, without(KindRetrying, anyRow)},

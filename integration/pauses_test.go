@@ -115,8 +115,18 @@ func TestR3PausesOfEveryKind(t *testing.T) {
 	s := startVirtual(t, march)
 	s.settings()
 	now := march
+	minutely := &carillonv1.Schedule{When: &carillonv1.Schedule_Cron{Cron: &carillonv1.Cron{Lines: []string{"* * * * *"}}}}
+	type pausedJob struct {
+		kind, tenant, id string
+	}
+	var jobs []pausedJob
 	for _, k := range pauseKinds {
-		s.create(k.job(k.name, every(time.Minute, march)))
+		jobs = append(jobs, pausedJob{k.name, k.job("", nil).GetTenant(), k.name})
+		s.create(k.job(k.name, minutely))
+		if k.name != "job" {
+			jobs = append(jobs, pausedJob{k.name, k.job("", nil).GetTenant(), k.name + "-every"})
+			s.create(k.job(k.name+"-every", every(time.Minute, march)))
+		}
 	}
 	for round, c := range []struct {
 		rule             carillonv1.CatchUp
@@ -137,24 +147,29 @@ func TestR3PausesOfEveryKind(t *testing.T) {
 			runs             int
 			skipped, covered uint64
 		}
-		count := func(k pauseKind) counts {
-			tenant := k.job("", nil).GetTenant()
-			runs, why := s.tally(tenant, k.name)
+		count := func(j pausedJob) counts {
+			runs, why := s.tally(j.tenant, j.id)
 			return counts{runs, why["skipped_paused"], why["coalesced"]}
 		}
-		before := map[string]counts{}
+		before := map[pausedJob]counts{}
 		for _, k := range pauseKinds {
 			k.pause(s, c.rule, until)
-			before[k.name] = count(k)
+		}
+		for _, j := range jobs {
+			before[j] = count(j)
 		}
 		s.advance(end.Add(-time.Second))
-		for _, k := range pauseKinds {
-			job := call(t, s.jobs().GetJob, &carillonv1.GetJobRequest{Id: k.name, Tenant: k.job("", nil).GetTenant()}).GetJob()
-			if got := count(k); got != before[k.name] {
-				t.Errorf("round %d, %s: in the pause %+v, before it %+v", round, k.name, got, before[k.name])
+		for _, j := range jobs {
+			job := call(t, s.jobs().GetJob, &carillonv1.GetJobRequest{Id: j.id, Tenant: j.tenant}).GetJob()
+			if got := count(j); got != before[j] {
+				t.Errorf("round %d, %s: in the pause %+v, before it %+v", round, j.id, got, before[j])
 			}
-			if job.GetParked() != (k.name != "job") {
-				t.Errorf("round %d, %s: in the pause it is %v", round, k.name, job)
+			if job.GetParked() != (j.kind != "job") {
+				t.Errorf("round %d, %s: in the pause it is %v", round, j.id, job)
+			}
+			preview := call(t, s.jobs().PreviewResume, &carillonv1.PreviewResumeRequest{Id: j.id, Tenant: j.tenant, ResumeRule: c.rule})
+			if preview.GetFired() != uint64(c.runs) {
+				t.Errorf("round %d, %s: %d are to run, previewed is %v", round, j.id, c.runs, preview)
 			}
 		}
 		if _, code := s.verify(); code != 0 {
@@ -168,11 +183,11 @@ func TestR3PausesOfEveryKind(t *testing.T) {
 		}
 		now = end.Add(9*time.Minute + 30*time.Second)
 		s.advance(now)
-		for _, k := range pauseKinds {
-			got, was := count(k), before[k.name]
+		for _, j := range jobs {
+			got, was := count(j), before[j]
 			want := counts{was.runs + c.runs + 10, was.skipped + c.skipped, was.covered + c.covered}
 			if got != want {
-				t.Errorf("round %d, %s: %+v; want %+v", round, k.name, got, want)
+				t.Errorf("round %d, %s: %+v; want %+v", round, j.id, got, want)
 			}
 		}
 	}

@@ -9,19 +9,23 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// A job of every second; the clock jumps two hours ahead, then back: no occurrence runs early or twice, and it goes on
-// within a tick of the corrected time.
+// A job of every second, as an interval or by the calendar; the clock jumps two hours ahead, then back: no occurrence runs early
+// or twice, and it goes on within a tick of the corrected time.
 func TestT10ClockJumpsAheadAndBack(t *testing.T) {
+	t.Parallel()
+	t.Run("every", func(t *testing.T) { jumpAheadAndBack(t, every(time.Second, soon(0))) })
+	t.Run("cron", func(t *testing.T) { jumpAheadAndBack(t, cronIn(newYork, "* * * * * *")) })
+}
+
+func jumpAheadAndBack(t *testing.T, schedule *carillonv1.Schedule) {
 	t.Parallel()
 	s := &server{t: t, dir: t.TempDir(), clockDir: t.TempDir(), args: []string{"--shards", "4"}, addr: freeAddr(t), http: newHTTPClient()}
 	t.Cleanup(s.kill)
 	s.start()
-	anchor := soon(time.Second)
-	s.create(&carillonv1.JobSpec{
-		Id: "ticking", Schedule: every(time.Second, anchor), CatchUp: carillonv1.CatchUp_CATCH_UP_ALL,
-		CatchUpWindow: durationpb.New(time.Hour),
-	})
-	next := anchor
+	first := s.create(&carillonv1.JobSpec{
+		Id: "ticking", Schedule: schedule, CatchUp: carillonv1.CatchUp_CATCH_UP_ALL, CatchUpWindow: durationpb.New(time.Hour),
+	}).GetNextTime().AsTime()
+	next := first
 	run := func() {
 		t.Helper()
 		lease := s.claimOne("w", "default")
@@ -59,12 +63,12 @@ func TestT10ClockJumpsAheadAndBack(t *testing.T) {
 	seen := map[time.Time]bool{}
 	for _, e := range s.list(&carillonv1.ListExecutionsRequest{JobId: "ticking"}) {
 		nominal := e.GetNominalTime().AsTime()
-		if seen[nominal] || nominal.Sub(anchor)%time.Second != 0 || nominal.After(time.Now()) {
+		if seen[nominal] || nominal.Sub(first)%time.Second != 0 || nominal.After(time.Now()) {
 			t.Errorf("an execution for %v", nominal)
 		}
 		seen[nominal] = true
 	}
-	for at := anchor; at.Before(next); at = at.Add(time.Second) {
+	for at := first; at.Before(next); at = at.Add(time.Second) {
 		if !seen[at] {
 			t.Errorf("none for %v", at)
 		}

@@ -45,6 +45,31 @@ func TestT11AnchorSurvivesRestarts(t *testing.T) {
 	}
 }
 
+// Intervals of seven days, with a phase and without, and the leader changes again and again on the way: each fires at its
+// anchor + 7 d and + 14 d.
+func TestT11ManyLeadersInAWeek(t *testing.T) {
+	t.Parallel()
+	s := startVirtual(t, march)
+	firsts := map[string]time.Time{"unanchored": march.Add(7 * day), "phased": march.Add(3*day + 1234*time.Millisecond), "distant": march.Add(day)}
+	s.create(&carillonv1.JobSpec{Id: "unanchored", Schedule: &carillonv1.Schedule{
+		When: &carillonv1.Schedule_Every{Every: &carillonv1.Every{Interval: durationpb.New(7 * day)}},
+	}})
+	s.create(&carillonv1.JobSpec{Id: "phased", Schedule: every(7*day, firsts["phased"])})
+	s.create(&carillonv1.JobSpec{Id: "distant", Schedule: every(7*day, march.Add(-7*2000*day+8*day))})
+	for at := march; at.Before(march.Add(14 * day)); {
+		at = at.Add(31 * time.Hour)
+		s.advance(at)
+		s.kill()
+		s.start()
+	}
+	for id, first := range firsts {
+		s.wantFates(id, time.Time{}, series(first, 7*day, 2, "fired")+"; "+series(first.Add(14*day), 0, 1, "waiting"))
+		if next := s.job(id).GetNextTime().AsTime(); !next.Equal(first.Add(14 * day)) {
+			t.Errorf("%s: next is %v", id, next)
+		}
+	}
+}
+
 // The server is down when a job falls due: it fires once, late, with its nominal time and its lateness.
 func TestL3DownWhenDue(t *testing.T) {
 	t.Parallel()

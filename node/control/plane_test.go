@@ -423,6 +423,10 @@ func tenant(name string, version uint64) Setting {
 	return Setting{Tenant: &storagev1.TenantSettings{Name: name, Version: version}}
 }
 
+func rule(id string, version uint64) Setting {
+	return Setting{Rule: &storagev1.PauseRule{Id: id, Version: version}}
+}
+
 func wantVersion(t *testing.T, err error, expected, current uint64) {
 	t.Helper()
 	var v *VersionError
@@ -434,6 +438,9 @@ func wantVersion(t *testing.T, err error, expected, current uint64) {
 func text(s Setting) string {
 	if s.Queue != nil {
 		return "queue " + s.Queue.String()
+	}
+	if s.Rule != nil {
+		return "rule " + s.Rule.String()
 	}
 	return "tenant " + s.Tenant.String()
 }
@@ -498,7 +505,7 @@ func TestVersionsGrowAcrossDeletion(t *testing.T) {
 func TestSettingsListByKindInOrder(t *testing.T) {
 	both(t, func(t *testing.T, c cluster) {
 		p := c.open(t)
-		for _, s := range []Setting{queue("b", 0, ""), tenant("t/b", 0), queue("a/x", 0, ""), queue("a", 0, ""), tenant("t", 0)} {
+		for _, s := range []Setting{queue("b", 0, ""), tenant("t/b", 0), queue("a/x", 0, ""), queue("a", 0, ""), tenant("t", 0), rule("r", 0)} {
 			_, err := p.PutSetting(t.Context(), s, 0)
 			must(t, err)
 		}
@@ -513,12 +520,14 @@ func TestSettingsListByKindInOrder(t *testing.T) {
 		}
 		equal(t, names(Queue), []string{"a", "a/x", "b"})
 		equal(t, names(Tenant), []string{"t", "t/b"})
+		equal(t, names(PauseRule), []string{"r"})
 	})
 }
 
 func TestSettingsRefuseNonsense(t *testing.T) {
 	both(t, func(t *testing.T, c cluster) {
-		for _, s := range []Setting{{}, queue("", 0, ""), {Queue: queue("q", 0, "").Queue, Tenant: tenant("q", 0).Tenant}} {
+		for _, s := range []Setting{{}, queue("", 0, ""), {Queue: queue("q", 0, "").Queue, Tenant: tenant("q", 0).Tenant}, rule("", 0),
+			{Tenant: tenant("q", 0).Tenant, Rule: rule("q", 0).Rule}} {
 			if _, err := c.open(t).PutSetting(t.Context(), s, 0); err == nil {
 				t.Errorf("%v was accepted", s)
 			}
@@ -552,6 +561,9 @@ func TestSettingsAreWatched(t *testing.T) {
 		_, err = c.open(t).PutSetting(t.Context(), tenant("t", 0), 0)
 		must(t, err)
 		until(t, told, text(tenant("t", 1)))
+		_, err = c.open(t).PutSetting(t.Context(), rule("r", 0), 0)
+		must(t, err)
+		until(t, told, text(rule("r", 1)))
 		_, err = c.open(t).PutSetting(t.Context(), queue("q", 0, "two"), 1)
 		must(t, err)
 		until(t, told, text(queue("q", 2, "two")))

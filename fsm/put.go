@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"bytes"
 	"slices"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -30,15 +29,13 @@ func (a *apply) putJob(c *storagev1.PutJob) Result {
 	if j != nil && j.State == storagev1.JobState_JOB_STATE_DELETED {
 		j = nil
 	}
+	if r := putRefusal(c, j); r != nil {
+		return Result{Refusal: r}
+	}
 	var res Result
-	switch {
-	case j != nil && (c.MustNotExist || c.ExpectedVersion != 0 && c.ExpectedVersion != j.Version):
-		return Result{Refusal: versionRefusal(j)}
-	case j == nil && c.ExpectedVersion != 0:
-		return Result{Refusal: refuse(NotFound, "no job %q", want.JobId)}
-	case j == nil:
+	if j == nil {
 		res = a.putNew(want)
-	default:
+	} else {
 		res = a.putOver(want, j)
 	}
 	if res.Refusal != nil {
@@ -68,7 +65,7 @@ func (a *apply) putNew(want *storagev1.CreateJob) Result {
 func (a *apply) putOver(want *storagev1.CreateJob, j *storagev1.Job) Result {
 	t := a.templateOf(want.Tenant, want.JobId, j)
 	unchanged := Result{Job: answerOf(j, t), Put: storagev1.PutOutcome_PUT_OUTCOME_UNCHANGED}
-	if bytes.Equal(j.PutHash, want.Hash) || j.Version == 1 && bytes.Equal(j.CreateHash, want.Hash) {
+	if sameDefinition(want, j) {
 		return unchanged
 	}
 	switch {

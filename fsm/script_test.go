@@ -74,7 +74,9 @@ func (sc *script) entry(e *storagev1.Entry) []Result {
 	sc.t.Helper()
 	sc.log = append(sc.log, e)
 	var results []Result
+	plans := plansOf(sc.s, e)
 	results, sc.fx = sc.m.Apply(sc.s, uint64(len(sc.log)), e)
+	comparePlans(sc.t, e, plans, results)
 	sc.s.spoil()
 	checkInvariants(sc.t, sc.s)
 	Events(sc.s, sc.seen, func(offset uint64, r *storagev1.EventRecord) bool {

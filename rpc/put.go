@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/carillon-scheduler/carillon/fsm"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
@@ -32,9 +33,12 @@ func (s *server) putJob(ctx context.Context, req *carillonv1.PutJobRequest) (*ca
 	put.Hash = hashOf("put", put)
 	put.IdempotencyKey, put.ExpectedVersion = req.IdempotencyKey, req.ExpectedVersion
 	create.Horizon, create.HorizonFromMs = horizonOf(create.Schedule, now)
+	ref := jobRef{create.Tenant, create.JobId}
+	if req.ValidateOnly {
+		return s.planPut(ctx, ref, put, now)
+	}
 	cmd := callOf(ctx).command()
 	cmd.PutJob = put
-	ref := jobRef{create.Tenant, create.JobId}
 	result, err := s.propose(ctx, s.backend.ShardOf(ref.tenant, ref.id), cmd)
 	if refused := (*Refused)(nil); errors.As(err, &refused) {
 		return nil, &Refused{ofJob(refused.Refusal)}
@@ -43,6 +47,24 @@ func (s *server) putJob(ctx context.Context, req *carillonv1.PutJobRequest) (*ca
 		return nil, err
 	}
 	return &carillonv1.PutJobResponse{Job: jobOfResult(ref, &result), Outcome: putOutcomes[result.Put]}, nil
+}
+
+// planPut answers what a put would do, and does nothing.
+func (s *server) planPut(ctx context.Context, ref jobRef, put *storagev1.PutJob, nowMS int64) (*carillonv1.PutJobResponse, error) {
+	var result fsm.Result
+	err := s.backend.View(ctx, s.backend.ShardOf(ref.tenant, ref.id), false, func(r fsm.Reader) error {
+		result = fsm.PlanPut(r, put, nowMS)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case result.Refusal != nil:
+		return nil, &Refused{ofJob(result.Refusal)}
+	}
+	job := jobOfResult(ref, &result)
+	job.Payload = put.Job.Template.Payload
+	return &carillonv1.PutJobResponse{Job: job, Outcome: putOutcomes[result.Put]}, nil
 }
 
 // putSpec is the job that is put, with the id and the tenant of the request; its own may be left out.

@@ -159,3 +159,44 @@ func TestPutOverREST(t *testing.T) {
 	}
 	a.want(a.do("PUT", "/v1/jobs/j", `{"id":"k"}`), 400, `"field":"job.id"`)
 }
+
+// A put that only validates says what it would do and what the job would be, and does nothing.
+func TestPutThatOnlyValidates(t *testing.T) {
+	s := newScene(t, 4)
+	spec := &carillonv1.JobSpec{
+		Payload: make([]byte, 2000), Labels: map[string]string{"a": "b"},
+		Schedule: &carillonv1.Schedule{When: &carillonv1.Schedule_Cron{Cron: &carillonv1.Cron{Lines: []string{"0,30 9 * * *"}}}},
+	}
+	ask := func(req *carillonv1.PutJobRequest) (*carillonv1.PutJobResponse, error) {
+		req.Id, req.Job, req.ValidateOnly = "j", spec, true
+		return s.putJob(t.Context(), req)
+	}
+	plan := must(ask(&carillonv1.PutJobRequest{MustNotExist: true}))
+	_, err := s.getJob(t.Context(), &carillonv1.GetJobRequest{Id: "j"})
+	wantCode(t, err, connect.CodeNotFound)
+	put := s.put("j", spec)
+	if plan.Outcome != created || len(plan.Job.Payload) != 2000 || plan.Job.Schedule.GetCron().Lines[0] != "*/30 9 * * *" {
+		t.Errorf("planned %v", plan)
+	}
+	if got, want := fmt.Sprint(plan.Job.NextTimes), fmt.Sprint(put.Job.NextTimes); got != want || len(put.Job.NextTimes) == 0 {
+		t.Errorf("planned %s, is %s", got, want)
+	}
+	if plan = must(ask(&carillonv1.PutJobRequest{})); plan.Outcome != unchanged || plan.Job.Version != 1 {
+		t.Errorf("planned %v", plan)
+	}
+	spec.Queue = "other"
+	if plan = must(ask(&carillonv1.PutJobRequest{ExpectedVersion: 1})); plan.Outcome != changed || plan.Job.Queue != "other" {
+		t.Errorf("planned %v", plan)
+	}
+	if job := s.job("j"); job.Version != 1 || job.Queue != "default" {
+		t.Errorf("the job is %v", job)
+	}
+	_, err = ask(&carillonv1.PutJobRequest{MustNotExist: true})
+	wantCode(t, err, connect.CodeAborted)
+	spec.Schedule = &carillonv1.Schedule{When: &carillonv1.Schedule_Cron{Cron: &carillonv1.Cron{Lines: []string{"0 0 31 2 *"}}}}
+	_, err = ask(&carillonv1.PutJobRequest{})
+	wantViolation(t, err, "job.schedule.cron.lines[0]")
+	spec.Schedule = in(time.Hour)
+	_, err = ask(&carillonv1.PutJobRequest{})
+	wantCode(t, err, connect.CodeFailedPrecondition)
+}

@@ -247,7 +247,7 @@ func (s jobService) ListJobs(
 		if j.GetTenant() == orDefault(req.Msg.GetTenant()) && strings.HasPrefix(j.GetId(), req.Msg.GetIdPrefix()) &&
 			(req.Msg.GetQueue() == "" || req.Msg.GetQueue() == j.GetQueue()) &&
 			j.GetState() != carillonv1.JobState_JOB_STATE_DELETED &&
-			(req.Msg.GetState() == 0 || req.Msg.GetState() == j.GetState()) {
+			(req.Msg.GetState() == 0 || req.Msg.GetState() == j.GetState()) && hasLabels(j.GetLabels(), req.Msg.GetLabel()) {
 			listed := proto.CloneOf(j.Job)
 			listed.Payload, listed.NextTimes, listed.FiresPerDay = nil, nil, 0
 			all = append(all, listed)
@@ -257,6 +257,17 @@ func (s jobService) ListJobs(
 	res := &carillonv1.ListJobsResponse{}
 	res.Jobs, res.NextPageToken = page(all, req.Msg.GetPageSize(), req.Msg.GetPageToken())
 	return connect.NewResponse(res), nil
+}
+
+// hasLabels says whether labels have all that filters name: "key=value", or "key" for any value.
+func hasLabels(labels map[string]string, filters []string) bool {
+	for _, filter := range filters {
+		key, value, exact := strings.Cut(filter, "=")
+		if have, ok := labels[key]; !ok || exact && have != value {
+			return false
+		}
+	}
+	return true
 }
 
 // page cuts a list; its token is the index of the next item.

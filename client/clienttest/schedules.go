@@ -3,7 +3,6 @@ package clienttest
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -72,21 +71,21 @@ func localOf(o *cron.Occurrence) string {
 	return o.At.In(time.FixedZone("", o.OffsetSeconds)).Format(time.RFC3339)
 }
 
-// PreviewSchedule knows cron schedules only.
+// PreviewSchedule knows no spread, and no bounds of intervals.
 func (s scheduleService) PreviewSchedule(
 	_ context.Context, req *connect.Request[carillonv1.PreviewScheduleRequest],
 ) (*connect.Response[carillonv1.PreviewScheduleResponse], error) {
+	after := time.Now()
+	if req.Msg.GetAfter() != nil {
+		after = req.Msg.GetAfter().AsTime()
+	}
 	c := req.Msg.GetSchedule().GetCron()
 	if c == nil {
-		return nil, Fail(connect.CodeUnimplemented, fmt.Sprintf("a preview of %T", req.Msg.GetSchedule().GetWhen()))
+		return connect.NewResponse(previewOf(req.Msg, after)), nil
 	}
 	compiled, err := compile(c)
 	if err != nil {
 		return nil, err
-	}
-	after := time.Now()
-	if req.Msg.GetAfter() != nil {
-		after = req.Msg.GetAfter().AsTime()
 	}
 	rate := compiled.PerDay(after)
 	res := &carillonv1.PreviewScheduleResponse{
@@ -136,4 +135,32 @@ func (s scheduleService) ListZoneChanges(
 	res := &carillonv1.ListZoneChangesResponse{}
 	res.Changes, res.NextPageToken = page(all, req.Msg.GetPageSize(), req.Msg.GetPageToken())
 	return connect.NewResponse(proto.CloneOf(res)), nil
+}
+
+// previewOf is the preview of a schedule in UTC.
+func previewOf(req *carillonv1.PreviewScheduleRequest, after time.Time) *carillonv1.PreviewScheduleResponse {
+	res := &carillonv1.PreviewScheduleResponse{Schedule: req.GetSchedule()}
+	fires := func(at time.Time) {
+		res.Times = append(res.Times, &carillonv1.PreviewedTime{
+			Verdict: carillonv1.PreviewVerdict_PREVIEW_VERDICT_FIRES, Rule: carillonv1.FireRule_FIRE_RULE_AS_NAMED,
+			Time: timestamppb.New(at), Local: at.UTC().Format(time.RFC3339), Count: 1,
+		})
+	}
+	every := req.GetSchedule().GetEvery()
+	if every == nil {
+		if res.Ended = true; req.GetSchedule().GetAt().AsTime().After(after) {
+			fires(req.GetSchedule().GetAt().AsTime())
+		}
+		return res
+	}
+	interval, at := every.GetInterval().AsDuration(), after
+	if every.GetAnchor() != nil {
+		at = every.GetAnchor().AsTime()
+	}
+	at = at.Add((after.Sub(at)/interval + 1) * interval)
+	for range cmp.Or(req.GetCount(), 10) {
+		fires(at)
+		at = at.Add(interval)
+	}
+	return res
 }

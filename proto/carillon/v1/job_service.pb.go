@@ -867,8 +867,10 @@ type PutJobRequest struct {
 	// At most 128 bytes. A retry with the same key gets the same answer for at least 24 h; the same key with another
 	// body is already_exists. Empty: a retry is a new call, and finds the job unchanged.
 	IdempotencyKey string `protobuf:"bytes,6,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Checks everything and does nothing: the answer is the job as it would be, with its payload, and what the call would do.
+	ValidateOnly  bool `protobuf:"varint,7,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PutJobRequest) Reset() {
@@ -943,10 +945,17 @@ func (x *PutJobRequest) GetIdempotencyKey() string {
 	return ""
 }
 
+func (x *PutJobRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
 // PutJobResponse is the job as it stands.
 type PutJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Without its payload.
+	// Without its payload, unless the call had validate_only.
 	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// What the call did.
 	Outcome       PutOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=carillon.v1.PutOutcome" json:"outcome,omitempty"`
@@ -2122,14 +2131,15 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\x10expected_version\x18\x05 \x01(\x04R\x0fexpectedVersion\x12'\n" +
 	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\"7\n" +
 	"\x11UpdateJobResponse\x12\"\n" +
-	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\xd9\x01\n" +
+	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\"\xfe\x01\n" +
 	"\rPutJobRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12&\n" +
 	"\x03job\x18\x03 \x01(\v2\x14.carillon.v1.JobSpecR\x03job\x12)\n" +
 	"\x10expected_version\x18\x04 \x01(\x04R\x0fexpectedVersion\x12$\n" +
 	"\x0emust_not_exist\x18\x05 \x01(\bR\fmustNotExist\x12'\n" +
-	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\"g\n" +
+	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\x12#\n" +
+	"\rvalidate_only\x18\a \x01(\bR\fvalidateOnly\"g\n" +
 	"\x0ePutJobResponse\x12\"\n" +
 	"\x03job\x18\x01 \x01(\v2\x10.carillon.v1.JobR\x03job\x121\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x17.carillon.v1.PutOutcomeR\aoutcome\"\xab\x02\n" +

@@ -79,6 +79,7 @@ func (p *program) app() *cli.App {
 			p.serveCommand(),
 			p.demoCommand(),
 			benchCommand(),
+			p.applyCommand(),
 			p.jobsCommand(),
 			p.scheduleCommand(),
 			p.executionsCommand(),

@@ -20,6 +20,7 @@ const (
 	exitOK           = 0
 	exitFailed       = 1
 	exitUsage        = 2
+	exitDiffers      = 2 // what diff programs that CI knows say, see docs/cli.md
 	exitNotFound     = 3
 	exitConflict     = 4
 	exitUnavailable  = 5
@@ -37,6 +38,8 @@ func exitCode(ctx context.Context, err error) int {
 		coded   cli.ExitCoder
 	)
 	switch {
+	case errors.Is(err, errDiffers):
+		return exitDiffers
 	case errors.As(err, &wrong):
 		return exitFailed
 	case errors.As(err, &coded), // the parser's own: help for a command that is not there

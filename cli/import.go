@@ -18,6 +18,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/carillon-scheduler/carillon/client"
@@ -43,12 +44,7 @@ func (p *program) importCommand() *cli.Command {
 			&cli.IntFlag{Name: "max-errors", Value: 1000, Usage: "give up at so many bad lines; 0: never"},
 		},
 	}, p.importJobs)
-	for _, f := range c.Flags {
-		// An import takes as long as it takes; the timeout is that of each request.
-		if timeout, ok := f.(*cli.DurationFlag); ok && timeout.Name == "timeout" {
-			timeout.Usage = "give up after a batch failed for this `DURATION`, retries included"
-		}
-	}
+	perRequest(c)
 	return c
 }
 
@@ -92,23 +88,25 @@ func (p *program) importJobs(_ context.Context, c *call) error {
 	if im.name == "" {
 		im.name = filepath.Base(file)
 	}
-	if isTerminal(p.stderr) {
-		im.bar = progressbar.NewOptions64(size, progressbar.OptionSetWriter(p.stderr), progressbar.OptionShowBytes(true),
-			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetDescription("importing"))
-	}
+	im.bar = p.bar(size, "importing", progressbar.OptionShowBytes(true))
 	err := im.run(c.Context.Context, in)
 	return errors.Join(err, im.report(err))
 }
 
-// isTerminal reports whether w is one; only then may a progress bar be drawn.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
+// bar is a progress bar on standard error; nil if that is no terminal.
+func (p *program) bar(size int64, doing string, more ...progressbar.Option) *progressbar.ProgressBar {
+	if !isTerminal(p.stderr) {
+		return nil
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return progressbar.NewOptions64(size, append(more, progressbar.OptionSetWriter(p.stderr),
+		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetDescription(doing))...)
+}
+
+// isTerminal reports whether a stream is one; only then may a progress bar be drawn or a question be asked.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // run reads lines into batches and sends several at a time.

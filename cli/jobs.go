@@ -75,6 +75,7 @@ func (p *program) jobsCommand() *cli.Command {
 			}, p.jobHistory),
 			p.occurrencesCommand(),
 			p.importCommand(),
+			p.exportCommand(),
 		},
 	}
 }

@@ -61,7 +61,7 @@ func (p *program) rescue(c *cli.Context, print *printer, rescue *node.Rescue) er
 		return err
 	}
 	if !c.Bool("yes") {
-		if err := p.confirm(c.Context, rescue.Found.Node); err != nil {
+		if err := p.confirmRescue(c.Context, rescue.Found.Node); err != nil {
 			return err
 		}
 	}
@@ -88,21 +88,26 @@ func rescueWarning(f node.RescueFindings) string {
 		"No other node may be running, but for those that wait with an empty directory.\n", others)
 }
 
-// confirm has the node's name typed.
-func (p *program) confirm(ctx context.Context, name string) error {
-	if _, err := fmt.Fprintf(p.stderr, "To go on, type the name of the node that is left (%s): ", name); err != nil {
+// confirmRescue has the node's name typed.
+func (p *program) confirmRescue(ctx context.Context, name string) error {
+	return p.confirm(ctx, fmt.Sprintf("To go on, type the name of the node that is left (%s): ", name), name)
+}
+
+// confirm asks, and has a word typed.
+func (p *program) confirm(ctx context.Context, question, word string) error {
+	if _, err := fmt.Fprint(p.stderr, question); err != nil {
 		return err
 	}
 	typed := make(chan string, 1)
 	go func() { // a terminal that nobody types at keeps it until the process ends
-		line, _ := bufio.NewReader(p.stdin).ReadString('\n') // what cannot be read is not the name
+		line, _ := bufio.NewReader(p.stdin).ReadString('\n') // what cannot be read is not the word
 		typed <- strings.TrimSpace(line)
 	}()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case line := <-typed:
-		if line != name {
+		if line != word {
 			return errors.New("not confirmed: nothing was changed")
 		}
 		return nil

@@ -63,7 +63,7 @@ func TestTheNodesNameConfirmsARescue(t *testing.T) {
 	for typed, want := range map[string]bool{"n3\n": true, " n3 ": true, "": false, "\n": false, "yes\n": false, "n1\nn3\n": false} {
 		var asked bytes.Buffer
 		p := &program{stdin: strings.NewReader(typed), stderr: &asked}
-		if err := p.confirm(t.Context(), "n3"); (err == nil) != want {
+		if err := p.confirmRescue(t.Context(), "n3"); (err == nil) != want {
 			t.Errorf("%q: %v", typed, err)
 		}
 		if !strings.Contains(asked.String(), "(n3)") {
@@ -74,7 +74,7 @@ func TestTheNodesNameConfirmsARescue(t *testing.T) {
 	cancel()
 	typing, typed := io.Pipe()
 	p := &program{stdin: typing, stderr: io.Discard}
-	if err := p.confirm(interrupted, "n3"); !errors.Is(err, context.Canceled) {
+	if err := p.confirmRescue(interrupted, "n3"); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
 	if err := typed.Close(); err != nil {

@@ -157,6 +157,15 @@ func TestZerosComeBack(t *testing.T) {
 	}})
 }
 
+// TestNoJobsAreNone: a file of no jobs is one, too.
+func TestNoJobsAreNone(t *testing.T) {
+	for form, file := range write(t) {
+		if jobs, err := Read([]string{Stdin}, strings.NewReader(file), ""); err != nil || len(jobs) != 0 {
+			t.Errorf("%s: %v, %v", form, jobs, err)
+		}
+	}
+}
+
 func at() *carillonv1.Schedule {
 	return &carillonv1.Schedule{When: &carillonv1.Schedule_At{At: &timestamppb.Timestamp{Seconds: 1_772_960_400}}}
 }

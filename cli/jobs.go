@@ -73,7 +73,7 @@ func (p *program) jobsCommand() *cli.Command {
 				Name: "history", Usage: "show what became of a job's occurrences", ArgsUsage: "ID",
 				Flags: []cli.Flag{limitFlag()},
 			}, p.jobHistory),
-			p.occurrencesCommand(),
+			p.occurrencesCommand(), p.backfillCommands()[0], p.backfillCommands()[1],
 			p.importCommand(),
 			p.exportCommand(),
 		},

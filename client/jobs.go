@@ -103,6 +103,20 @@ func (c *Client) ListOccurrences(
 	})
 }
 
+// BackfillJob runs past occurrences of a job and returns how far that is; it does not wait for those that go one after the other.
+// req gets a random backfill id if it has none, so that repeating the call with the same request is safe and asks again.
+func (c *Client) BackfillJob(ctx context.Context, req *carillonv1.BackfillJobRequest) (*carillonv1.Task, error) {
+	req.BackfillId = keyOr(req.GetBackfillId())
+	res, err := unary(ctx, c, task, c.jobs.BackfillJob, req)
+	return res.GetTask(), err
+}
+
+// CancelBackfill ends a backfill: what it has not made yet is not made. Repeating it changes nothing.
+func (c *Client) CancelBackfill(ctx context.Context, req *carillonv1.CancelBackfillRequest) (*carillonv1.Task, error) {
+	res, err := unary(ctx, c, identified, c.jobs.CancelBackfill, req)
+	return res.GetTask(), err
+}
+
 // pages is the items of the pages that read returns, from that of token until one has no next. Each range begins there.
 func pages[T any](token string, read func(token string) (items []T, next string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {

@@ -96,7 +96,7 @@ func (c *checker) taskRow(key, value []byte) {
 	case t.UnmarshalVT(value) != nil || !bytes.Equal(key, TaskKey(t.Id)):
 		c.fail(RuleRow, key, "cannot be decoded")
 	case t.Finished:
-		c.wantExpiry(key, t.UpdatedMs+recordKeptMS, expireTask)
+		c.wantExpiry(key, t.UpdatedMs+taskKeptMS(t), expireTask)
 	case t.Kind == storagev1.TaskKind_TASK_KIND_RELEASE && t.Filter.GetJobId() == "":
 		c.releasing[t.Filter.GetTenant()] = true
 	case t.Kind == storagev1.TaskKind_TASK_KIND_RELEASE:
@@ -139,7 +139,7 @@ func (c *checker) expiryRow(key, value []byte) {
 		c.wantRow(key, row(KindIdempotency), at, rec.UnmarshalVT, func() int64 { return rec.RecordedMs + recordKeptMS })
 	case expireTask:
 		t := &storagev1.Task{}
-		c.wantRow(key, row(KindTask), at, t.UnmarshalVT, func() int64 { return t.UpdatedMs + recordKeptMS })
+		c.wantRow(key, row(KindTask), at, t.UnmarshalVT, func() int64 { return t.UpdatedMs + taskKeptMS(t) })
 	case expireDead:
 		e := &storagev1.Execution{}
 		c.wantRow(key, row(KindDead), at, e.UnmarshalVT, func() int64 { return e.ExpiresMs })

@@ -115,7 +115,7 @@ type Effects struct {
 	Expand []JobRef
 	// SettingsChanged says that a queue's or tenant's settings were replaced, or that a pause of one is over.
 	SettingsChanged bool
-	// TasksStarted says that a bulk operation was left that nobody has asked for and that has to be stepped.
+	// TasksStarted says that a bulk operation was left that has to be stepped, other than by StartTask, whose caller sees to it.
 	TasksStarted bool
 	// LatenessMS is first start minus nominal of each execution that started.
 	LatenessMS []int64

@@ -159,6 +159,10 @@ func (a *apply) run(c *storagev1.Command) Result {
 		return a.purgeDead(c.PurgeDead.ExecutionIds)
 	case c.StartTask != nil:
 		return a.startTask(c.StartTask)
+	case c.StartBackfill != nil:
+		return a.startBackfill(c.StartBackfill)
+	case c.CancelBackfill != nil:
+		return a.cancelBackfill(c.CancelBackfill)
 	case c.StepTask != nil:
 		return a.stepTask(c.StepTask)
 	case c.PutQueue != nil:

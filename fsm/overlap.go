@@ -118,6 +118,10 @@ func (a *apply) tell(e *storagev1.Execution) {
 	if !e.Tracked {
 		return
 	}
+	if e.Kind == storagev1.ExecutionKind_EXECUTION_KIND_BACKFILL {
+		a.backfilled(e)
+		return
+	}
 	j := a.jobOf(e)
 	if j == nil {
 		return

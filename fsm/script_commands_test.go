@@ -36,7 +36,22 @@ var commands = map[string]func(*script, args) *storagev1.Command{
 	},
 	"start-task": buildStartTask,
 	"step-task": func(_ *script, a args) *storagev1.Command {
-		return &storagev1.Command{StepTask: &storagev1.StepTask{Id: a.str("id", "task"), Limit: uint32(a.num("limit", 0))}}
+		return &storagev1.Command{StepTask: &storagev1.StepTask{
+			Id: a.str("id", "task"), Limit: uint32(a.num("limit", 0)), InstantsMs: a.instants("instants"), FromMs: a.instant("from"),
+			ToMs: a.instant("to"),
+		}}
+	},
+	"backfill": func(_ *script, a args) *storagev1.Command {
+		return &storagev1.Command{StartBackfill: &storagev1.StartBackfill{
+			Tenant: a.str("tenant", "t"), JobId: a.str("id", "job"), Id: a.str("key", "b"), Hash: hashArgs(a, "key", "version"),
+			FromMs: a.instant("from"), ToMs: a.instant("to"), Max: uint32(a.num("max", 1000)), InTurn: a.has("in-turn"),
+			HasPriority: a.has("priority"), Priority: uint32(a.num("priority", 0)), ExpectedVersion: uint64(a.num("version", 0)),
+		}}
+	},
+	"cancel-backfill": func(_ *script, a args) *storagev1.Command {
+		return &storagev1.Command{CancelBackfill: &storagev1.CancelBackfill{
+			Tenant: a.str("tenant", "t"), JobId: a.str("id", "job"), Id: a.str("key", "b"),
+		}}
 	},
 	"queue": func(_ *script, a args) *storagev1.Command {
 		return &storagev1.Command{PutQueue: &storagev1.QueueSettings{

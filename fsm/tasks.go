@@ -24,23 +24,14 @@ func resumeTaskID(tenant, jobID string, j *storagev1.Job) string {
 	return fmt.Sprintf("resume~%s~%s~%d~%d", tenant, jobID, j.Incarnation, j.Version)
 }
 
-func (a *apply) task(id string) *storagev1.Task {
-	key := TaskKey(id)
-	value, ok := a.s.Get(key)
-	if !ok {
-		return nil
-	}
-	t := &storagev1.Task{}
-	mustDecode(key, value, t.UnmarshalVT)
-	return t
-}
+func (a *apply) task(id string) *storagev1.Task { return ReadTask(a.s, id) }
 
 // putTask writes a task's row; an ended one is swept later.
 func (a *apply) putTask(t *storagev1.Task) {
 	key := TaskKey(t.Id)
 	a.s.Set(key, mustEncode(t.MarshalVT()))
 	if t.Finished {
-		a.putExpiry(t.UpdatedMs+recordKeptMS, expireTask, key[1:])
+		a.putExpiry(t.UpdatedMs+taskKeptMS(t), expireTask, key[1:])
 	}
 }
 
@@ -95,6 +86,7 @@ func (a *apply) stepTask(c *storagev1.StepTask) Result {
 		limit = MaxBatch
 	}
 	t.UpdatedMs = a.meta.ClockMs
+	more := true
 	switch t.Kind {
 	case storagev1.TaskKind_TASK_KIND_REQUEUE_DEAD:
 		a.stepDead(t, limit, a.requeue)
@@ -102,11 +94,13 @@ func (a *apply) stepTask(c *storagev1.StepTask) Result {
 		a.stepDead(t, limit, a.purge)
 	case storagev1.TaskKind_TASK_KIND_DELETE_TENANT:
 		a.stepDeleteTenant(t, limit)
+	case storagev1.TaskKind_TASK_KIND_BACKFILL:
+		more = a.stepBackfill(t, c, limit)
 	default:
 		a.stepRelease(t, limit)
 	}
 	a.putTask(t)
-	return Result{Task: t, More: !t.Finished}
+	return Result{Task: t, More: more && !t.Finished}
 }
 
 // row is a copy of a row.

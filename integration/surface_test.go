@@ -22,6 +22,7 @@ var commands = map[protoreflect.Name]string{
 	"CreateJob": "jobs create", "BatchCreateJobs": "jobs import", "GetJob": "jobs get", "ListJobs": "jobs list",
 	"UpdateJob": "jobs update", "PutJob": "jobs put", "PauseJob": "jobs pause", "ResumeJob": "jobs resume", "DeleteJob": "jobs delete",
 	"TriggerJob": "jobs trigger", "GetJobHistory": "jobs history", "ListOccurrences": "jobs occurrences",
+	"BackfillJob": "jobs backfill", "CancelBackfill": "jobs cancel-backfill",
 	"PreviewSchedule": "schedule preview", "PreviewResume": "jobs resume", "ListZoneChanges": "schedule zone-changes",
 	"GetExecution": "executions get", "ListExecutions": "executions list", "CancelExecution": "executions cancel",
 	"RequeueDeadLetters": "dead-letters requeue", "PurgeDeadLetters": "dead-letters purge",

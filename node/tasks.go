@@ -10,6 +10,7 @@ import (
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	"github.com/carillon-scheduler/carillon/rpc"
+	"github.com/carillon-scheduler/carillon/schedule"
 	"golang.org/x/sync/errgroup"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -157,8 +158,13 @@ func (t *tasks) advance(ctx context.Context, run *taskRun) {
 		t.ended()
 		close(run.done)
 	}()
+	var last *storagev1.Task
 	for failures := 0; ; {
-		res, err := t.do(ctx, run.ref.shard, &storagev1.Command{StepTask: &storagev1.StepTask{Id: run.ref.id, Limit: taskStep}})
+		step := &storagev1.StepTask{Id: run.ref.id, Limit: taskStep}
+		if run.err = handIn(step, last.GetBackfill()); run.err != nil {
+			return
+		}
+		res, err := t.do(ctx, run.ref.shard, &storagev1.Command{StepTask: step})
 		switch {
 		case err != nil && (ctx.Err() != nil || !t.leads(run.ref.shard)):
 			run.err = err
@@ -172,11 +178,35 @@ func (t *tasks) advance(ctx context.Context, run *taskRun) {
 		case res.Refusal != nil:
 			run.err = &rpc.Refused{Refusal: res.Refusal}
 			return
-		case res.Task.GetFinished():
+		case !res.More: // it has finished, or goes on by itself
 			run.task = res.Task
 			return
 		default:
-			failures = 0
+			failures, last = 0, res.Task
+		}
+	}
+}
+
+// handIn gives a backfill's step the next instants of its cron schedule, which the state machine does not evaluate.
+func handIn(step *storagev1.StepTask, b *storagev1.Backfill) error {
+	cron := b.GetSchedule().GetCron()
+	if cron == nil {
+		return nil
+	}
+	s, err := schedule.Compile(cron)
+	if err != nil {
+		return fmt.Errorf("compile the schedule of task %s: %w", step.Id, err)
+	}
+	step.FromMs, step.ToMs = b.HandedMs, b.ToMs
+	for at := time.UnixMilli(b.HandedMs); ; {
+		o, ok := s.Next(at)
+		if at = o.At; !ok || at.UnixMilli() > b.ToMs {
+			return nil
+		}
+		step.InstantsMs = append(step.InstantsMs, at.UnixMilli())
+		if len(step.InstantsMs) == taskStep {
+			step.ToMs = at.UnixMilli()
+			return nil
 		}
 	}
 }

@@ -53,6 +53,8 @@ func TestPromisedRoutes(t *testing.T) {
 		"GET /v1/jobs/{id}":                  "GetJob",
 		"PATCH /v1/jobs/{id}":                "UpdateJob",
 		"DELETE /v1/jobs/{id}":               "DeleteJob",
+		"POST /v1/jobs/{id}/backfill":        "BackfillJob",
+		"POST /v1/jobs/{id}/backfill/cancel": "CancelBackfill",
 		"PUT /v1/jobs/{id}":                  "PutJob",
 		"GET /v1/jobs/{id}/history":          "GetJobHistory",
 		"GET /v1/jobs/{id}/occurrences":      "ListOccurrences",

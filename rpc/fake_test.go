@@ -126,6 +126,11 @@ func (b *fakeBackend) Do(ctx context.Context, shard uint32, cmd *storagev1.Comma
 		return fsm.Result{}, failure
 	}
 	result := b.shard(shard).apply(b.now, cmd)
+	for step := result; cmd.StartBackfill != nil && step.Refusal == nil && step.Task.Backfill.Schedule.Every != nil; {
+		if step = b.shard(shard).apply(b.now, &storagev1.Command{StepTask: &storagev1.StepTask{Id: step.Task.Id}}); !step.More {
+			break
+		}
+	}
 	if failure != nil {
 		return fsm.Result{}, failure
 	}

@@ -61,6 +61,9 @@ const (
 	maxPreviewed            = 1_000
 	defaultPreviewed        = 10
 
+	// defaultBackfill is how many occurrences a backfill may make unless it asks for more; fsm.MaxBackfill are the most.
+	defaultBackfill = 1_000
+
 	maxPriority     = 9
 	defaultPriority = 5
 
@@ -168,6 +171,7 @@ var limitTable = []Limit{
 	{"claim_bytes", "the answer of a claim", "at most 32 MiB", "", "what does not fit is given back, uncounted"},
 	{"claim_queues", "`queues`", "1 to 64", "", refused},
 	{"wait", "`wait`", "0 to 60 s", "0", refused},
+	{"backfill", "`max_occurrences`", "1 to 100,000; 1 to 1,000 one after the other", "1,000", refused + "; a range with more is refused as well, with their number"},
 	{"page_size", "`page_size`", "1 to 1,000", "100", refused},
 	{"top_tenants", "`top_tenants`", "0 to 100; of a shard at most 200,000 jobs are counted", "0: none are counted", refused},
 }

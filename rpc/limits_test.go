@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/carillon-scheduler/carillon/fsm"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -153,6 +154,20 @@ func spanEdges(field string, low, high time.Duration, set func(*carillonv1.JobSp
 		jobEdge(field, durationpb.New(low), durationpb.New(low-time.Millisecond), set),
 		jobEdge(field, durationpb.New(high), durationpb.New(high+time.Millisecond), set),
 	}
+}
+
+// backfillEdge is the most occurrences of a backfill, and one more.
+func backfillEdge(most uint32, overlap carillonv1.Overlap) edge {
+	call := func(n uint32) func(*server) error {
+		return func(s *server) error {
+			_, err := s.backfillJob(context.Background(), &carillonv1.BackfillJobRequest{
+				Id: "nobody", From: timestamppb.New(time.UnixMilli(startMS)), To: timestamppb.New(time.UnixMilli(startMS)),
+				MaxOccurrences: n, Overlap: overlap,
+			})
+			return err
+		}
+	}
+	return edge{field: "max_occurrences", good: call(most), bad: call(most + 1)}
 }
 
 func chars(n int) string { return strings.Repeat("a", n) }
@@ -395,6 +410,9 @@ func limitEdges() map[string][]edge {
 				claimOf(func(r *carillonv1.ClaimRequest) { r.Wait = durationpb.New(time.Minute + time.Millisecond) })),
 			callEdge("wait", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.Wait = durationpb.New(0) }),
 				claimOf(func(r *carillonv1.ClaimRequest) { r.Wait = durationpb.New(-1) })),
+		},
+		"backfill": {
+			backfillEdge(fsm.MaxBackfill, carillonv1.Overlap_OVERLAP_ALLOW), backfillEdge(fsm.MaxBackfillInTurn, carillonv1.Overlap_OVERLAP_QUEUE_ALL),
 		},
 		"page_size": {
 			callEdge("page_size", (*server).listJobs, &carillonv1.ListJobsRequest{PageSize: 1000}, &carillonv1.ListJobsRequest{PageSize: 1001}),

@@ -225,6 +225,8 @@ func (s *server) methods() []*method {
 		unary(s, carillonv1connect.JobServiceTriggerJobProcedure, single, s.triggerJob),
 		unary(s, carillonv1connect.JobServiceGetJobHistoryProcedure, single, s.getJobHistory),
 		unary(s, carillonv1connect.JobServiceListOccurrencesProcedure, single, s.listOccurrences),
+		unary(s, carillonv1connect.JobServiceBackfillJobProcedure, single, s.backfillJob),
+		unary(s, carillonv1connect.JobServiceCancelBackfillProcedure, single, s.cancelBackfill),
 		unary(s, carillonv1connect.JobServicePreviewResumeProcedure, single, s.previewResume),
 
 		unary(s, carillonv1connect.ScheduleServicePreviewScheduleProcedure, single, s.previewSchedule),

@@ -799,7 +799,9 @@ type Task struct {
 	// When it started.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When it last moved.
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// It was cancelled before its end: backfills only.
+	Cancelled     bool `protobuf:"varint,7,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -876,6 +878,13 @@ func (x *Task) GetUpdateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Task) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
+	}
+	return false
+}
+
 var File_carillon_v1_execution_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_execution_proto_rawDesc = "" +
@@ -935,7 +944,7 @@ const file_carillon_v1_execution_proto_rawDesc = "" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x14.carillon.v1.OutcomeR\aoutcome\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12;\n" +
 	"\vrecord_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"recordTime\"\xea\x01\n" +
+	"recordTime\"\x88\x02\n" +
 	"\x04Task\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -946,7 +955,8 @@ const file_carillon_v1_execution_proto_rawDesc = "" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime*\x85\x01\n" +
+	"updateTime\x12\x1c\n" +
+	"\tcancelled\x18\a \x01(\bR\tcancelled*\x85\x01\n" +
 	"\rExecutionKind\x12\x1e\n" +
 	"\x1aEXECUTION_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17EXECUTION_KIND_SCHEDULE\x10\x01\x12\x1a\n" +

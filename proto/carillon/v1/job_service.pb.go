@@ -2074,6 +2074,274 @@ func (x *ListOccurrencesResponse) GetNextPageToken() string {
 	return ""
 }
 
+// BackfillJobRequest names a job and a range of the past.
+type BackfillJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Empty: "default".
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The first instant. Required.
+	From *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// The last instant, not in the future. Required.
+	To *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	// OVERLAP_ALLOW: all at once. OVERLAP_QUEUE_ALL: each starts when the one before has ended. Unspecified: OVERLAP_ALLOW,
+	// whatever the job's own rule is; the schedule's occurrences neither block nor are blocked.
+	Overlap Overlap `protobuf:"varint,5,opt,name=overlap,proto3,enum=carillon.v1.Overlap" json:"overlap,omitempty"`
+	// Refused if the range has more occurrences. At most 100,000; 1,000 with OVERLAP_QUEUE_ALL. 0: 1,000.
+	MaxOccurrences uint32 `protobuf:"varint,6,opt,name=max_occurrences,json=maxOccurrences,proto3" json:"max_occurrences,omitempty"`
+	// 0 to 9. Unset: the job's.
+	Priority *uint32 `protobuf:"varint,7,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
+	// Identity of the backfill; the discriminator of its executions. Same characters and length as id. Empty: made by the
+	// server, and answered as task.id.
+	BackfillId    string `protobuf:"bytes,8,opt,name=backfill_id,json=backfillId,proto3" json:"backfill_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackfillJobRequest) Reset() {
+	*x = BackfillJobRequest{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackfillJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackfillJobRequest) ProtoMessage() {}
+
+func (x *BackfillJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackfillJobRequest.ProtoReflect.Descriptor instead.
+func (*BackfillJobRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *BackfillJobRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *BackfillJobRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *BackfillJobRequest) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *BackfillJobRequest) GetTo() *timestamppb.Timestamp {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *BackfillJobRequest) GetOverlap() Overlap {
+	if x != nil {
+		return x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
+func (x *BackfillJobRequest) GetMaxOccurrences() uint32 {
+	if x != nil {
+		return x.MaxOccurrences
+	}
+	return 0
+}
+
+func (x *BackfillJobRequest) GetPriority() uint32 {
+	if x != nil && x.Priority != nil {
+		return *x.Priority
+	}
+	return 0
+}
+
+func (x *BackfillJobRequest) GetBackfillId() string {
+	if x != nil {
+		return x.BackfillId
+	}
+	return ""
+}
+
+// BackfillJobResponse says how far the backfill is.
+type BackfillJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// done_count is how many executions were made. The call waits for all of them for as long as is reasonable, but not for
+	// those that go one after the other; if finished is false, repeat it with backfill_id set to task.id and the same body.
+	Task          *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackfillJobResponse) Reset() {
+	*x = BackfillJobResponse{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackfillJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackfillJobResponse) ProtoMessage() {}
+
+func (x *BackfillJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackfillJobResponse.ProtoReflect.Descriptor instead.
+func (*BackfillJobResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *BackfillJobResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+// CancelBackfillRequest names a backfill.
+type CancelBackfillRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Empty: "default".
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The backfill's id. Required.
+	BackfillId    string `protobuf:"bytes,3,opt,name=backfill_id,json=backfillId,proto3" json:"backfill_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelBackfillRequest) Reset() {
+	*x = CancelBackfillRequest{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelBackfillRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelBackfillRequest) ProtoMessage() {}
+
+func (x *CancelBackfillRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelBackfillRequest.ProtoReflect.Descriptor instead.
+func (*CancelBackfillRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *CancelBackfillRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CancelBackfillRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *CancelBackfillRequest) GetBackfillId() string {
+	if x != nil {
+		return x.BackfillId
+	}
+	return ""
+}
+
+// CancelBackfillResponse says how far it came.
+type CancelBackfillResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Finished.
+	Task          *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelBackfillResponse) Reset() {
+	*x = CancelBackfillResponse{}
+	mi := &file_carillon_v1_job_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelBackfillResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelBackfillResponse) ProtoMessage() {}
+
+func (x *CancelBackfillResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelBackfillResponse.ProtoReflect.Descriptor instead.
+func (*CancelBackfillResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CancelBackfillResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
 var File_carillon_v1_job_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_job_service_proto_rawDesc = "" +
@@ -2222,13 +2490,33 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"known_from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tknownFrom\x125\n" +
 	"\bknown_to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aknownTo\x12&\n" +
-	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken*v\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\"\xc0\x02\n" +
+	"\x12BackfillJobRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12.\n" +
+	"\x04from\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12*\n" +
+	"\x02to\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\x12.\n" +
+	"\aoverlap\x18\x05 \x01(\x0e2\x14.carillon.v1.OverlapR\aoverlap\x12'\n" +
+	"\x0fmax_occurrences\x18\x06 \x01(\rR\x0emaxOccurrences\x12\x1f\n" +
+	"\bpriority\x18\a \x01(\rH\x00R\bpriority\x88\x01\x01\x12\x1f\n" +
+	"\vbackfill_id\x18\b \x01(\tR\n" +
+	"backfillIdB\v\n" +
+	"\t_priority\"<\n" +
+	"\x13BackfillJobResponse\x12%\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.carillon.v1.TaskR\x04task\"`\n" +
+	"\x15CancelBackfillRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1f\n" +
+	"\vbackfill_id\x18\x03 \x01(\tR\n" +
+	"backfillId\"?\n" +
+	"\x16CancelBackfillResponse\x12%\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.carillon.v1.TaskR\x04task*v\n" +
 	"\n" +
 	"PutOutcome\x12\x1b\n" +
 	"\x17PUT_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PUT_OUTCOME_CREATED\x10\x01\x12\x17\n" +
 	"\x13PUT_OUTCOME_CHANGED\x10\x02\x12\x19\n" +
-	"\x15PUT_OUTCOME_UNCHANGED\x10\x032\xa3\v\n" +
+	"\x15PUT_OUTCOME_UNCHANGED\x10\x032\x9e\r\n" +
 	"\n" +
 	"JobService\x12a\n" +
 	"\tCreateJob\x12\x1d.carillon.v1.CreateJobRequest\x1a\x1e.carillon.v1.CreateJobResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x03job\"\b/v1/jobs\x12}\n" +
@@ -2245,7 +2533,9 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"TriggerJob\x12\x1e.carillon.v1.TriggerJobRequest\x1a\x1f.carillon.v1.TriggerJobResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/jobs/{id}/trigger\x12u\n" +
 	"\rGetJobHistory\x12!.carillon.v1.GetJobHistoryRequest\x1a\".carillon.v1.GetJobHistoryResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/jobs/{id}/history\x12\x7f\n" +
-	"\x0fListOccurrences\x12#.carillon.v1.ListOccurrencesRequest\x1a$.carillon.v1.ListOccurrencesResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/jobs/{id}/occurrencesBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"\x0fListOccurrences\x12#.carillon.v1.ListOccurrencesRequest\x1a$.carillon.v1.ListOccurrencesResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/jobs/{id}/occurrences\x12s\n" +
+	"\vBackfillJob\x12\x1f.carillon.v1.BackfillJobRequest\x1a .carillon.v1.BackfillJobResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/jobs/{id}/backfill\x12\x83\x01\n" +
+	"\x0eCancelBackfill\x12\".carillon.v1.CancelBackfillRequest\x1a#.carillon.v1.CancelBackfillResponse\"(\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/jobs/{id}/backfill/cancelBEZCgithub.com/carillon-scheduler/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_job_service_proto_rawDescOnce sync.Once
@@ -2260,7 +2550,7 @@ func file_carillon_v1_job_service_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_carillon_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_carillon_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_carillon_v1_job_service_proto_goTypes = []any{
 	(PutOutcome)(0),                 // 0: carillon.v1.PutOutcome
 	(*CreateJobRequest)(nil),        // 1: carillon.v1.CreateJobRequest
@@ -2291,86 +2581,101 @@ var file_carillon_v1_job_service_proto_goTypes = []any{
 	(*GetJobHistoryResponse)(nil),   // 26: carillon.v1.GetJobHistoryResponse
 	(*ListOccurrencesRequest)(nil),  // 27: carillon.v1.ListOccurrencesRequest
 	(*ListOccurrencesResponse)(nil), // 28: carillon.v1.ListOccurrencesResponse
-	(*JobSpec)(nil),                 // 29: carillon.v1.JobSpec
-	(*timestamppb.Timestamp)(nil),   // 30: google.protobuf.Timestamp
-	(*FireTime)(nil),                // 31: carillon.v1.FireTime
-	(*JobReceipt)(nil),              // 32: carillon.v1.JobReceipt
-	(*ItemError)(nil),               // 33: carillon.v1.ItemError
-	(*Job)(nil),                     // 34: carillon.v1.Job
-	(JobState)(0),                   // 35: carillon.v1.JobState
-	(*JobPatch)(nil),                // 36: carillon.v1.JobPatch
-	(*fieldmaskpb.FieldMask)(nil),   // 37: google.protobuf.FieldMask
-	(CatchUp)(0),                    // 38: carillon.v1.CatchUp
-	(*Execution)(nil),               // 39: carillon.v1.Execution
-	(*RangeVerdict)(nil),            // 40: carillon.v1.RangeVerdict
-	(*LateAttempt)(nil),             // 41: carillon.v1.LateAttempt
-	(*Occurrence)(nil),              // 42: carillon.v1.Occurrence
+	(*BackfillJobRequest)(nil),      // 29: carillon.v1.BackfillJobRequest
+	(*BackfillJobResponse)(nil),     // 30: carillon.v1.BackfillJobResponse
+	(*CancelBackfillRequest)(nil),   // 31: carillon.v1.CancelBackfillRequest
+	(*CancelBackfillResponse)(nil),  // 32: carillon.v1.CancelBackfillResponse
+	(*JobSpec)(nil),                 // 33: carillon.v1.JobSpec
+	(*timestamppb.Timestamp)(nil),   // 34: google.protobuf.Timestamp
+	(*FireTime)(nil),                // 35: carillon.v1.FireTime
+	(*JobReceipt)(nil),              // 36: carillon.v1.JobReceipt
+	(*ItemError)(nil),               // 37: carillon.v1.ItemError
+	(*Job)(nil),                     // 38: carillon.v1.Job
+	(JobState)(0),                   // 39: carillon.v1.JobState
+	(*JobPatch)(nil),                // 40: carillon.v1.JobPatch
+	(*fieldmaskpb.FieldMask)(nil),   // 41: google.protobuf.FieldMask
+	(CatchUp)(0),                    // 42: carillon.v1.CatchUp
+	(*Execution)(nil),               // 43: carillon.v1.Execution
+	(*RangeVerdict)(nil),            // 44: carillon.v1.RangeVerdict
+	(*LateAttempt)(nil),             // 45: carillon.v1.LateAttempt
+	(*Occurrence)(nil),              // 46: carillon.v1.Occurrence
+	(Overlap)(0),                    // 47: carillon.v1.Overlap
+	(*Task)(nil),                    // 48: carillon.v1.Task
 }
 var file_carillon_v1_job_service_proto_depIdxs = []int32{
-	29, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
-	30, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
-	30, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
-	31, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
+	33, // 0: carillon.v1.CreateJobRequest.job:type_name -> carillon.v1.JobSpec
+	34, // 1: carillon.v1.CreateJobResponse.create_time:type_name -> google.protobuf.Timestamp
+	34, // 2: carillon.v1.CreateJobResponse.next_time:type_name -> google.protobuf.Timestamp
+	35, // 3: carillon.v1.CreateJobResponse.next_times:type_name -> carillon.v1.FireTime
 	1,  // 4: carillon.v1.BatchCreateJobsRequest.items:type_name -> carillon.v1.CreateJobRequest
 	5,  // 5: carillon.v1.BatchCreateJobsResponse.results:type_name -> carillon.v1.BatchCreateJobsResult
-	32, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
-	33, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
-	34, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
-	35, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
-	34, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
-	36, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
-	37, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
-	34, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
-	29, // 14: carillon.v1.PutJobRequest.job:type_name -> carillon.v1.JobSpec
-	34, // 15: carillon.v1.PutJobResponse.job:type_name -> carillon.v1.Job
+	36, // 6: carillon.v1.BatchCreateJobsResult.receipt:type_name -> carillon.v1.JobReceipt
+	37, // 7: carillon.v1.BatchCreateJobsResult.error:type_name -> carillon.v1.ItemError
+	38, // 8: carillon.v1.GetJobResponse.job:type_name -> carillon.v1.Job
+	39, // 9: carillon.v1.ListJobsRequest.state:type_name -> carillon.v1.JobState
+	38, // 10: carillon.v1.ListJobsResponse.jobs:type_name -> carillon.v1.Job
+	40, // 11: carillon.v1.UpdateJobRequest.job:type_name -> carillon.v1.JobPatch
+	41, // 12: carillon.v1.UpdateJobRequest.update_mask:type_name -> google.protobuf.FieldMask
+	38, // 13: carillon.v1.UpdateJobResponse.job:type_name -> carillon.v1.Job
+	33, // 14: carillon.v1.PutJobRequest.job:type_name -> carillon.v1.JobSpec
+	38, // 15: carillon.v1.PutJobResponse.job:type_name -> carillon.v1.Job
 	0,  // 16: carillon.v1.PutJobResponse.outcome:type_name -> carillon.v1.PutOutcome
-	30, // 17: carillon.v1.PauseJobRequest.until:type_name -> google.protobuf.Timestamp
-	38, // 18: carillon.v1.PauseJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
-	34, // 19: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
-	38, // 20: carillon.v1.ResumeJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
-	34, // 21: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
-	38, // 22: carillon.v1.PreviewResumeRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	34, // 17: carillon.v1.PauseJobRequest.until:type_name -> google.protobuf.Timestamp
+	42, // 18: carillon.v1.PauseJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	38, // 19: carillon.v1.PauseJobResponse.job:type_name -> carillon.v1.Job
+	42, // 20: carillon.v1.ResumeJobRequest.resume_rule:type_name -> carillon.v1.CatchUp
+	38, // 21: carillon.v1.ResumeJobResponse.job:type_name -> carillon.v1.Job
+	42, // 22: carillon.v1.PreviewResumeRequest.resume_rule:type_name -> carillon.v1.CatchUp
 	20, // 23: carillon.v1.PreviewResumeResponse.skipped:type_name -> carillon.v1.SkippedCount
-	34, // 24: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
-	39, // 25: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
-	40, // 26: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
-	41, // 27: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
-	30, // 28: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
-	30, // 29: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
-	42, // 30: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
-	30, // 31: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
-	30, // 32: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
-	1,  // 33: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
-	3,  // 34: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
-	6,  // 35: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
-	8,  // 36: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
-	10, // 37: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
-	12, // 38: carillon.v1.JobService.PutJob:input_type -> carillon.v1.PutJobRequest
-	14, // 39: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
-	16, // 40: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
-	18, // 41: carillon.v1.JobService.PreviewResume:input_type -> carillon.v1.PreviewResumeRequest
-	21, // 42: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
-	23, // 43: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
-	25, // 44: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
-	27, // 45: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
-	2,  // 46: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
-	4,  // 47: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
-	7,  // 48: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
-	9,  // 49: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
-	11, // 50: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
-	13, // 51: carillon.v1.JobService.PutJob:output_type -> carillon.v1.PutJobResponse
-	15, // 52: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
-	17, // 53: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
-	19, // 54: carillon.v1.JobService.PreviewResume:output_type -> carillon.v1.PreviewResumeResponse
-	22, // 55: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
-	24, // 56: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
-	26, // 57: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
-	28, // 58: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
-	46, // [46:59] is the sub-list for method output_type
-	33, // [33:46] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	38, // 24: carillon.v1.DeleteJobResponse.job:type_name -> carillon.v1.Job
+	43, // 25: carillon.v1.GetJobHistoryResponse.executions:type_name -> carillon.v1.Execution
+	44, // 26: carillon.v1.GetJobHistoryResponse.verdicts:type_name -> carillon.v1.RangeVerdict
+	45, // 27: carillon.v1.GetJobHistoryResponse.late_attempts:type_name -> carillon.v1.LateAttempt
+	34, // 28: carillon.v1.ListOccurrencesRequest.from:type_name -> google.protobuf.Timestamp
+	34, // 29: carillon.v1.ListOccurrencesRequest.to:type_name -> google.protobuf.Timestamp
+	46, // 30: carillon.v1.ListOccurrencesResponse.occurrences:type_name -> carillon.v1.Occurrence
+	34, // 31: carillon.v1.ListOccurrencesResponse.known_from:type_name -> google.protobuf.Timestamp
+	34, // 32: carillon.v1.ListOccurrencesResponse.known_to:type_name -> google.protobuf.Timestamp
+	34, // 33: carillon.v1.BackfillJobRequest.from:type_name -> google.protobuf.Timestamp
+	34, // 34: carillon.v1.BackfillJobRequest.to:type_name -> google.protobuf.Timestamp
+	47, // 35: carillon.v1.BackfillJobRequest.overlap:type_name -> carillon.v1.Overlap
+	48, // 36: carillon.v1.BackfillJobResponse.task:type_name -> carillon.v1.Task
+	48, // 37: carillon.v1.CancelBackfillResponse.task:type_name -> carillon.v1.Task
+	1,  // 38: carillon.v1.JobService.CreateJob:input_type -> carillon.v1.CreateJobRequest
+	3,  // 39: carillon.v1.JobService.BatchCreateJobs:input_type -> carillon.v1.BatchCreateJobsRequest
+	6,  // 40: carillon.v1.JobService.GetJob:input_type -> carillon.v1.GetJobRequest
+	8,  // 41: carillon.v1.JobService.ListJobs:input_type -> carillon.v1.ListJobsRequest
+	10, // 42: carillon.v1.JobService.UpdateJob:input_type -> carillon.v1.UpdateJobRequest
+	12, // 43: carillon.v1.JobService.PutJob:input_type -> carillon.v1.PutJobRequest
+	14, // 44: carillon.v1.JobService.PauseJob:input_type -> carillon.v1.PauseJobRequest
+	16, // 45: carillon.v1.JobService.ResumeJob:input_type -> carillon.v1.ResumeJobRequest
+	18, // 46: carillon.v1.JobService.PreviewResume:input_type -> carillon.v1.PreviewResumeRequest
+	21, // 47: carillon.v1.JobService.DeleteJob:input_type -> carillon.v1.DeleteJobRequest
+	23, // 48: carillon.v1.JobService.TriggerJob:input_type -> carillon.v1.TriggerJobRequest
+	25, // 49: carillon.v1.JobService.GetJobHistory:input_type -> carillon.v1.GetJobHistoryRequest
+	27, // 50: carillon.v1.JobService.ListOccurrences:input_type -> carillon.v1.ListOccurrencesRequest
+	29, // 51: carillon.v1.JobService.BackfillJob:input_type -> carillon.v1.BackfillJobRequest
+	31, // 52: carillon.v1.JobService.CancelBackfill:input_type -> carillon.v1.CancelBackfillRequest
+	2,  // 53: carillon.v1.JobService.CreateJob:output_type -> carillon.v1.CreateJobResponse
+	4,  // 54: carillon.v1.JobService.BatchCreateJobs:output_type -> carillon.v1.BatchCreateJobsResponse
+	7,  // 55: carillon.v1.JobService.GetJob:output_type -> carillon.v1.GetJobResponse
+	9,  // 56: carillon.v1.JobService.ListJobs:output_type -> carillon.v1.ListJobsResponse
+	11, // 57: carillon.v1.JobService.UpdateJob:output_type -> carillon.v1.UpdateJobResponse
+	13, // 58: carillon.v1.JobService.PutJob:output_type -> carillon.v1.PutJobResponse
+	15, // 59: carillon.v1.JobService.PauseJob:output_type -> carillon.v1.PauseJobResponse
+	17, // 60: carillon.v1.JobService.ResumeJob:output_type -> carillon.v1.ResumeJobResponse
+	19, // 61: carillon.v1.JobService.PreviewResume:output_type -> carillon.v1.PreviewResumeResponse
+	22, // 62: carillon.v1.JobService.DeleteJob:output_type -> carillon.v1.DeleteJobResponse
+	24, // 63: carillon.v1.JobService.TriggerJob:output_type -> carillon.v1.TriggerJobResponse
+	26, // 64: carillon.v1.JobService.GetJobHistory:output_type -> carillon.v1.GetJobHistoryResponse
+	28, // 65: carillon.v1.JobService.ListOccurrences:output_type -> carillon.v1.ListOccurrencesResponse
+	30, // 66: carillon.v1.JobService.BackfillJob:output_type -> carillon.v1.BackfillJobResponse
+	32, // 67: carillon.v1.JobService.CancelBackfill:output_type -> carillon.v1.CancelBackfillResponse
+	53, // [53:68] is the sub-list for method output_type
+	38, // [38:53] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_service_proto_init() }
@@ -2386,13 +2691,14 @@ func file_carillon_v1_job_service_proto_init() {
 		(*BatchCreateJobsResult_Receipt)(nil),
 		(*BatchCreateJobsResult_Error)(nil),
 	}
+	file_carillon_v1_job_service_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_job_service_proto_rawDesc), len(file_carillon_v1_job_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   28,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

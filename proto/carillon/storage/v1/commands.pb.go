@@ -124,6 +124,8 @@ type Command struct {
 	SetZoneVersion  *SetZoneVersion        `protobuf:"bytes,23,opt,name=set_zone_version,json=setZoneVersion,proto3" json:"set_zone_version,omitempty"`
 	PutPauseRule    *PauseRule             `protobuf:"bytes,30,opt,name=put_pause_rule,json=putPauseRule,proto3" json:"put_pause_rule,omitempty"`
 	PutJob          *PutJob                `protobuf:"bytes,40,opt,name=put_job,json=putJob,proto3" json:"put_job,omitempty"`
+	StartBackfill   *StartBackfill         `protobuf:"bytes,41,opt,name=start_backfill,json=startBackfill,proto3" json:"start_backfill,omitempty"`
+	CancelBackfill  *CancelBackfill        `protobuf:"bytes,42,opt,name=cancel_backfill,json=cancelBackfill,proto3" json:"cancel_backfill,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -329,6 +331,20 @@ func (x *Command) GetPutPauseRule() *PauseRule {
 func (x *Command) GetPutJob() *PutJob {
 	if x != nil {
 		return x.PutJob
+	}
+	return nil
+}
+
+func (x *Command) GetStartBackfill() *StartBackfill {
+	if x != nil {
+		return x.StartBackfill
+	}
+	return nil
+}
+
+func (x *Command) GetCancelBackfill() *CancelBackfill {
+	if x != nil {
+		return x.CancelBackfill
 	}
 	return nil
 }
@@ -1979,9 +1995,13 @@ func (x *StartTask) GetFilter() *Filter {
 }
 
 type StepTask struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Limit uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Of a backfill by a cron schedule: its instants in (from_ms, to_ms], from_ms being how far they were handed in before.
+	InstantsMs    []int64 `protobuf:"varint,3,rep,packed,name=instants_ms,json=instantsMs,proto3" json:"instants_ms,omitempty"`
+	FromMs        int64   `protobuf:"varint,4,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs          int64   `protobuf:"varint,5,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2030,6 +2050,216 @@ func (x *StepTask) GetLimit() uint32 {
 	return 0
 }
 
+func (x *StepTask) GetInstantsMs() []int64 {
+	if x != nil {
+		return x.InstantsMs
+	}
+	return nil
+}
+
+func (x *StepTask) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *StepTask) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+// StartBackfill runs past occurrences of a recurring job anew, as a task.
+type StartBackfill struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	JobId  string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// The discriminator of its executions.
+	Id     string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Hash   []byte `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
+	FromMs int64  `protobuf:"varint,5,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs   int64  `protobuf:"varint,6,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	// Refused if the range has more occurrences: of a cron schedule package rpc has counted, for this version of the job.
+	Max             uint32 `protobuf:"varint,7,opt,name=max,proto3" json:"max,omitempty"`
+	ExpectedVersion uint64 `protobuf:"varint,8,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	// Each starts when the one before has ended.
+	InTurn        bool   `protobuf:"varint,9,opt,name=in_turn,json=inTurn,proto3" json:"in_turn,omitempty"`
+	HasPriority   bool   `protobuf:"varint,10,opt,name=has_priority,json=hasPriority,proto3" json:"has_priority,omitempty"`
+	Priority      uint32 `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartBackfill) Reset() {
+	*x = StartBackfill{}
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartBackfill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartBackfill) ProtoMessage() {}
+
+func (x *StartBackfill) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartBackfill.ProtoReflect.Descriptor instead.
+func (*StartBackfill) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *StartBackfill) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *StartBackfill) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *StartBackfill) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *StartBackfill) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *StartBackfill) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *StartBackfill) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+func (x *StartBackfill) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+func (x *StartBackfill) GetExpectedVersion() uint64 {
+	if x != nil {
+		return x.ExpectedVersion
+	}
+	return 0
+}
+
+func (x *StartBackfill) GetInTurn() bool {
+	if x != nil {
+		return x.InTurn
+	}
+	return false
+}
+
+func (x *StartBackfill) GetHasPriority() bool {
+	if x != nil {
+		return x.HasPriority
+	}
+	return false
+}
+
+func (x *StartBackfill) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+// CancelBackfill ends a backfill; what it has made stays.
+type CancelBackfill struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	JobId         string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelBackfill) Reset() {
+	*x = CancelBackfill{}
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelBackfill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelBackfill) ProtoMessage() {}
+
+func (x *CancelBackfill) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelBackfill.ProtoReflect.Descriptor instead.
+func (*CancelBackfill) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *CancelBackfill) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *CancelBackfill) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *CancelBackfill) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 // Housekeep removes what has outlived its retention, at most limit rows: history buckets, tombstones, idempotency
 // records, finished tasks, dead letters, and events below trim_events_below (0: by age alone).
 type Housekeep struct {
@@ -2043,7 +2273,7 @@ type Housekeep struct {
 
 func (x *Housekeep) Reset() {
 	*x = Housekeep{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2285,7 @@ func (x *Housekeep) String() string {
 func (*Housekeep) ProtoMessage() {}
 
 func (x *Housekeep) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[25]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2298,7 @@ func (x *Housekeep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Housekeep.ProtoReflect.Descriptor instead.
 func (*Housekeep) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{25}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Housekeep) GetLimit() uint32 {
@@ -2104,7 +2334,7 @@ type Verify struct {
 
 func (x *Verify) Reset() {
 	*x = Verify{}
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[26]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2346,7 @@ func (x *Verify) String() string {
 func (*Verify) ProtoMessage() {}
 
 func (x *Verify) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_commands_proto_msgTypes[26]
+	mi := &file_carillon_storage_v1_commands_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2359,7 @@ func (x *Verify) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verify.ProtoReflect.Descriptor instead.
 func (*Verify) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{26}
+	return file_carillon_storage_v1_commands_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Verify) GetId() string {
@@ -2150,7 +2380,7 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x03(\v2\x1c.carillon.storage.v1.CommandR\bcommands\x12\x1e\n" +
 	"\n" +
 	"everywhere\x18\x04 \x01(\x04R\n" +
-	"everywhere\"\x83\f\n" +
+	"everywhere\"\x9c\r\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x19\n" +
@@ -2188,7 +2418,9 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\x06expand\x18\x16 \x01(\v2\x1b.carillon.storage.v1.ExpandR\x06expand\x12M\n" +
 	"\x10set_zone_version\x18\x17 \x01(\v2#.carillon.storage.v1.SetZoneVersionR\x0esetZoneVersion\x12D\n" +
 	"\x0eput_pause_rule\x18\x1e \x01(\v2\x1e.carillon.storage.v1.PauseRuleR\fputPauseRule\x124\n" +
-	"\aput_job\x18( \x01(\v2\x1b.carillon.storage.v1.PutJobR\x06putJob\">\n" +
+	"\aput_job\x18( \x01(\v2\x1b.carillon.storage.v1.PutJobR\x06putJob\x12I\n" +
+	"\x0estart_backfill\x18) \x01(\v2\".carillon.storage.v1.StartBackfillR\rstartBackfill\x12L\n" +
+	"\x0fcancel_backfill\x18* \x01(\v2#.carillon.storage.v1.CancelBackfillR\x0ecancelBackfill\">\n" +
 	"\x06Expand\x124\n" +
 	"\x05items\x18\x01 \x03(\v2\x1e.carillon.storage.v1.ExpandJobR\x05items\"\xb2\x02\n" +
 	"\tExpandJob\x12\x16\n" +
@@ -2320,10 +2552,31 @@ const file_carillon_storage_v1_commands_proto_rawDesc = "" +
 	"\tStartTask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.carillon.storage.v1.TaskKindR\x04kind\x123\n" +
-	"\x06filter\x18\x03 \x01(\v2\x1b.carillon.storage.v1.FilterR\x06filter\"0\n" +
+	"\x06filter\x18\x03 \x01(\v2\x1b.carillon.storage.v1.FilterR\x06filter\"\x7f\n" +
 	"\bStepTask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\rR\x05limit\"x\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x1f\n" +
+	"\vinstants_ms\x18\x03 \x03(\x03R\n" +
+	"instantsMs\x12\x17\n" +
+	"\afrom_ms\x18\x04 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\x05 \x01(\x03R\x04toMs\"\xa5\x02\n" +
+	"\rStartBackfill\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
+	"\x04hash\x18\x04 \x01(\fR\x04hash\x12\x17\n" +
+	"\afrom_ms\x18\x05 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\x06 \x01(\x03R\x04toMs\x12\x10\n" +
+	"\x03max\x18\a \x01(\rR\x03max\x12)\n" +
+	"\x10expected_version\x18\b \x01(\x04R\x0fexpectedVersion\x12\x17\n" +
+	"\ain_turn\x18\t \x01(\bR\x06inTurn\x12!\n" +
+	"\fhas_priority\x18\n" +
+	" \x01(\bR\vhasPriority\x12\x1a\n" +
+	"\bpriority\x18\v \x01(\rR\bpriority\"O\n" +
+	"\x0eCancelBackfill\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"x\n" +
 	"\tHousekeep\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\rR\x05limit\x12*\n" +
 	"\x11trim_events_below\x18\x02 \x01(\x04R\x0ftrimEventsBelow\x12)\n" +
@@ -2343,7 +2596,7 @@ func file_carillon_storage_v1_commands_proto_rawDescGZIP() []byte {
 	return file_carillon_storage_v1_commands_proto_rawDescData
 }
 
-var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_carillon_storage_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*Entry)(nil),           // 0: carillon.storage.v1.Entry
 	(*Command)(nil),         // 1: carillon.storage.v1.Command
@@ -2370,22 +2623,24 @@ var file_carillon_storage_v1_commands_proto_goTypes = []any{
 	(*PurgeDead)(nil),       // 22: carillon.storage.v1.PurgeDead
 	(*StartTask)(nil),       // 23: carillon.storage.v1.StartTask
 	(*StepTask)(nil),        // 24: carillon.storage.v1.StepTask
-	(*Housekeep)(nil),       // 25: carillon.storage.v1.Housekeep
-	(*Verify)(nil),          // 26: carillon.storage.v1.Verify
-	(*QueueSettings)(nil),   // 27: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),  // 28: carillon.storage.v1.TenantSettings
-	(*PauseRule)(nil),       // 29: carillon.storage.v1.PauseRule
-	(*Horizon)(nil),         // 30: carillon.storage.v1.Horizon
-	(*Schedule)(nil),        // 31: carillon.storage.v1.Schedule
-	(CatchUp)(0),            // 32: carillon.storage.v1.CatchUp
-	(*KeyValue)(nil),        // 33: carillon.storage.v1.KeyValue
-	(*Template)(nil),        // 34: carillon.storage.v1.Template
-	(Overlap)(0),            // 35: carillon.storage.v1.Overlap
-	(JobState)(0),           // 36: carillon.storage.v1.JobState
-	(*Pause)(nil),           // 37: carillon.storage.v1.Pause
-	(Outcome)(0),            // 38: carillon.storage.v1.Outcome
-	(TaskKind)(0),           // 39: carillon.storage.v1.TaskKind
-	(*Filter)(nil),          // 40: carillon.storage.v1.Filter
+	(*StartBackfill)(nil),   // 25: carillon.storage.v1.StartBackfill
+	(*CancelBackfill)(nil),  // 26: carillon.storage.v1.CancelBackfill
+	(*Housekeep)(nil),       // 27: carillon.storage.v1.Housekeep
+	(*Verify)(nil),          // 28: carillon.storage.v1.Verify
+	(*QueueSettings)(nil),   // 29: carillon.storage.v1.QueueSettings
+	(*TenantSettings)(nil),  // 30: carillon.storage.v1.TenantSettings
+	(*PauseRule)(nil),       // 31: carillon.storage.v1.PauseRule
+	(*Horizon)(nil),         // 32: carillon.storage.v1.Horizon
+	(*Schedule)(nil),        // 33: carillon.storage.v1.Schedule
+	(CatchUp)(0),            // 34: carillon.storage.v1.CatchUp
+	(*KeyValue)(nil),        // 35: carillon.storage.v1.KeyValue
+	(*Template)(nil),        // 36: carillon.storage.v1.Template
+	(Overlap)(0),            // 37: carillon.storage.v1.Overlap
+	(JobState)(0),           // 38: carillon.storage.v1.JobState
+	(*Pause)(nil),           // 39: carillon.storage.v1.Pause
+	(Outcome)(0),            // 40: carillon.storage.v1.Outcome
+	(TaskKind)(0),           // 41: carillon.storage.v1.TaskKind
+	(*Filter)(nil),          // 42: carillon.storage.v1.Filter
 }
 var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	1,  // 0: carillon.storage.v1.Entry.commands:type_name -> carillon.storage.v1.Command
@@ -2403,44 +2658,46 @@ var file_carillon_storage_v1_commands_proto_depIdxs = []int32{
 	22, // 12: carillon.storage.v1.Command.purge_dead:type_name -> carillon.storage.v1.PurgeDead
 	23, // 13: carillon.storage.v1.Command.start_task:type_name -> carillon.storage.v1.StartTask
 	24, // 14: carillon.storage.v1.Command.step_task:type_name -> carillon.storage.v1.StepTask
-	27, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
-	28, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
-	25, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
+	29, // 15: carillon.storage.v1.Command.put_queue:type_name -> carillon.storage.v1.QueueSettings
+	30, // 16: carillon.storage.v1.Command.put_tenant:type_name -> carillon.storage.v1.TenantSettings
+	27, // 17: carillon.storage.v1.Command.housekeep:type_name -> carillon.storage.v1.Housekeep
 	6,  // 18: carillon.storage.v1.Command.raise_level:type_name -> carillon.storage.v1.RaiseLevel
-	26, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
+	28, // 19: carillon.storage.v1.Command.verify:type_name -> carillon.storage.v1.Verify
 	2,  // 20: carillon.storage.v1.Command.expand:type_name -> carillon.storage.v1.Expand
 	4,  // 21: carillon.storage.v1.Command.set_zone_version:type_name -> carillon.storage.v1.SetZoneVersion
-	29, // 22: carillon.storage.v1.Command.put_pause_rule:type_name -> carillon.storage.v1.PauseRule
+	31, // 22: carillon.storage.v1.Command.put_pause_rule:type_name -> carillon.storage.v1.PauseRule
 	10, // 23: carillon.storage.v1.Command.put_job:type_name -> carillon.storage.v1.PutJob
-	3,  // 24: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
-	30, // 25: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
-	8,  // 26: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
-	31, // 27: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	32, // 28: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	33, // 29: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	34, // 30: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
-	35, // 31: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
-	30, // 32: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
-	31, // 33: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
-	32, // 34: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
-	33, // 35: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
-	34, // 36: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
-	36, // 37: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
-	35, // 38: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
-	30, // 39: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
-	37, // 40: carillon.storage.v1.UpdateJob.pause:type_name -> carillon.storage.v1.Pause
-	8,  // 41: carillon.storage.v1.PutJob.job:type_name -> carillon.storage.v1.CreateJob
-	14, // 42: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
-	17, // 43: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
-	19, // 44: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
-	38, // 45: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
-	39, // 46: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
-	40, // 47: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	25, // 24: carillon.storage.v1.Command.start_backfill:type_name -> carillon.storage.v1.StartBackfill
+	26, // 25: carillon.storage.v1.Command.cancel_backfill:type_name -> carillon.storage.v1.CancelBackfill
+	3,  // 26: carillon.storage.v1.Expand.items:type_name -> carillon.storage.v1.ExpandJob
+	32, // 27: carillon.storage.v1.ExpandJob.horizon:type_name -> carillon.storage.v1.Horizon
+	8,  // 28: carillon.storage.v1.CreateJobs.items:type_name -> carillon.storage.v1.CreateJob
+	33, // 29: carillon.storage.v1.CreateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	34, // 30: carillon.storage.v1.CreateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	35, // 31: carillon.storage.v1.CreateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	36, // 32: carillon.storage.v1.CreateJob.template:type_name -> carillon.storage.v1.Template
+	37, // 33: carillon.storage.v1.CreateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	32, // 34: carillon.storage.v1.CreateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	33, // 35: carillon.storage.v1.UpdateJob.schedule:type_name -> carillon.storage.v1.Schedule
+	34, // 36: carillon.storage.v1.UpdateJob.catch_up:type_name -> carillon.storage.v1.CatchUp
+	35, // 37: carillon.storage.v1.UpdateJob.labels:type_name -> carillon.storage.v1.KeyValue
+	36, // 38: carillon.storage.v1.UpdateJob.template:type_name -> carillon.storage.v1.Template
+	38, // 39: carillon.storage.v1.UpdateJob.state:type_name -> carillon.storage.v1.JobState
+	37, // 40: carillon.storage.v1.UpdateJob.overlap:type_name -> carillon.storage.v1.Overlap
+	32, // 41: carillon.storage.v1.UpdateJob.horizon:type_name -> carillon.storage.v1.Horizon
+	39, // 42: carillon.storage.v1.UpdateJob.pause:type_name -> carillon.storage.v1.Pause
+	8,  // 43: carillon.storage.v1.PutJob.job:type_name -> carillon.storage.v1.CreateJob
+	14, // 44: carillon.storage.v1.Advance.demand:type_name -> carillon.storage.v1.Demand
+	17, // 45: carillon.storage.v1.Heartbeats.items:type_name -> carillon.storage.v1.Heartbeat
+	19, // 46: carillon.storage.v1.Completions.items:type_name -> carillon.storage.v1.Completion
+	40, // 47: carillon.storage.v1.Completion.outcome:type_name -> carillon.storage.v1.Outcome
+	41, // 48: carillon.storage.v1.StartTask.kind:type_name -> carillon.storage.v1.TaskKind
+	42, // 49: carillon.storage.v1.StartTask.filter:type_name -> carillon.storage.v1.Filter
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_commands_proto_init() }
@@ -2455,7 +2712,7 @@ func file_carillon_storage_v1_commands_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_commands_proto_rawDesc), len(file_carillon_storage_v1_commands_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

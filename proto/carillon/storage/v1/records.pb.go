@@ -452,17 +452,19 @@ const (
 	TaskKind_TASK_KIND_REQUEUE_DEAD  TaskKind = 2
 	TaskKind_TASK_KIND_PURGE_DEAD    TaskKind = 3
 	// Lets go on what pauses have stopped and nothing stops any more: parked jobs, and executions that are held.
-	TaskKind_TASK_KIND_RELEASE TaskKind = 4
+	TaskKind_TASK_KIND_RELEASE  TaskKind = 4
+	TaskKind_TASK_KIND_BACKFILL TaskKind = 10
 )
 
 // Enum value maps for TaskKind.
 var (
 	TaskKind_name = map[int32]string{
-		0: "TASK_KIND_UNSPECIFIED",
-		1: "TASK_KIND_DELETE_TENANT",
-		2: "TASK_KIND_REQUEUE_DEAD",
-		3: "TASK_KIND_PURGE_DEAD",
-		4: "TASK_KIND_RELEASE",
+		0:  "TASK_KIND_UNSPECIFIED",
+		1:  "TASK_KIND_DELETE_TENANT",
+		2:  "TASK_KIND_REQUEUE_DEAD",
+		3:  "TASK_KIND_PURGE_DEAD",
+		4:  "TASK_KIND_RELEASE",
+		10: "TASK_KIND_BACKFILL",
 	}
 	TaskKind_value = map[string]int32{
 		"TASK_KIND_UNSPECIFIED":   0,
@@ -470,6 +472,7 @@ var (
 		"TASK_KIND_REQUEUE_DEAD":  2,
 		"TASK_KIND_PURGE_DEAD":    3,
 		"TASK_KIND_RELEASE":       4,
+		"TASK_KIND_BACKFILL":      10,
 	}
 )
 
@@ -3128,7 +3131,8 @@ type Task struct {
 	CreatedMs int64                  `protobuf:"varint,8,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
 	UpdatedMs int64                  `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
 	// RELEASE: the rule for what fell due meanwhile; unspecified: each job's own.
-	Resume        CatchUp `protobuf:"varint,10,opt,name=resume,proto3,enum=carillon.storage.v1.CatchUp" json:"resume,omitempty"`
+	Resume        CatchUp   `protobuf:"varint,10,opt,name=resume,proto3,enum=carillon.storage.v1.CatchUp" json:"resume,omitempty"`
+	Backfill      *Backfill `protobuf:"bytes,20,opt,name=backfill,proto3" json:"backfill,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3233,6 +3237,165 @@ func (x *Task) GetResume() CatchUp {
 	return CatchUp_CATCH_UP_UNSPECIFIED
 }
 
+func (x *Task) GetBackfill() *Backfill {
+	if x != nil {
+		return x.Backfill
+	}
+	return nil
+}
+
+// Backfill is what a task of that kind is to make, and how far it is.
+type Backfill struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Hash        []byte                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// The job's as it was when the backfill was accepted.
+	Schedule    *Schedule `protobuf:"bytes,4,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	FromMs      int64     `protobuf:"varint,5,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs        int64     `protobuf:"varint,6,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	Max         uint32    `protobuf:"varint,7,opt,name=max,proto3" json:"max,omitempty"`
+	InTurn      bool      `protobuf:"varint,8,opt,name=in_turn,json=inTurn,proto3" json:"in_turn,omitempty"`
+	HasPriority bool      `protobuf:"varint,9,opt,name=has_priority,json=hasPriority,proto3" json:"has_priority,omitempty"`
+	Priority    uint32    `protobuf:"varint,10,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Instants up to it were taken in.
+	HandedMs int64 `protobuf:"varint,11,opt,name=handed_ms,json=handedMs,proto3" json:"handed_ms,omitempty"`
+	// In turn: those that wait, and the one that lives; 0: none.
+	PendingMs     []int64 `protobuf:"varint,12,rep,packed,name=pending_ms,json=pendingMs,proto3" json:"pending_ms,omitempty"`
+	LiveMs        int64   `protobuf:"varint,13,opt,name=live_ms,json=liveMs,proto3" json:"live_ms,omitempty"`
+	Cancelled     bool    `protobuf:"varint,14,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Backfill) Reset() {
+	*x = Backfill{}
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Backfill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Backfill) ProtoMessage() {}
+
+func (x *Backfill) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Backfill.ProtoReflect.Descriptor instead.
+func (*Backfill) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Backfill) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Backfill) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *Backfill) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Backfill) GetSchedule() *Schedule {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+func (x *Backfill) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *Backfill) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+func (x *Backfill) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+func (x *Backfill) GetInTurn() bool {
+	if x != nil {
+		return x.InTurn
+	}
+	return false
+}
+
+func (x *Backfill) GetHasPriority() bool {
+	if x != nil {
+		return x.HasPriority
+	}
+	return false
+}
+
+func (x *Backfill) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Backfill) GetHandedMs() int64 {
+	if x != nil {
+		return x.HandedMs
+	}
+	return 0
+}
+
+func (x *Backfill) GetPendingMs() []int64 {
+	if x != nil {
+		return x.PendingMs
+	}
+	return nil
+}
+
+func (x *Backfill) GetLiveMs() int64 {
+	if x != nil {
+		return x.LiveMs
+	}
+	return 0
+}
+
+func (x *Backfill) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
+	}
+	return false
+}
+
 // Filter selects executions or jobs of a bulk operation. Empty fields match all.
 type Filter struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -3248,7 +3411,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3423,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3436,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Filter) GetTenant() string {
@@ -3337,7 +3500,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3512,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3525,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Event) GetType() EventType {
@@ -3483,7 +3646,7 @@ type EventRecord struct {
 
 func (x *EventRecord) Reset() {
 	*x = EventRecord{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3495,7 +3658,7 @@ func (x *EventRecord) String() string {
 func (*EventRecord) ProtoMessage() {}
 
 func (x *EventRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3508,7 +3671,7 @@ func (x *EventRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventRecord.ProtoReflect.Descriptor instead.
 func (*EventRecord) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EventRecord) GetSchema() uint32 {
@@ -3819,7 +3982,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\rLabelSelector\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1b\n" +
-	"\tany_value\x18\x03 \x01(\bR\banyValue\"\xe4\x02\n" +
+	"\tany_value\x18\x03 \x01(\bR\banyValue\"\x9f\x03\n" +
 	"\x04Task\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.carillon.storage.v1.TaskKindR\x04kind\x123\n" +
@@ -3835,7 +3998,25 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"updated_ms\x18\t \x01(\x03R\tupdatedMs\x124\n" +
 	"\x06resume\x18\n" +
-	" \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\x06resume\"\x91\x01\n" +
+	" \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\x06resume\x129\n" +
+	"\bbackfill\x18\x14 \x01(\v2\x1d.carillon.storage.v1.BackfillR\bbackfill\"\x96\x03\n" +
+	"\bBackfill\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\fR\x04hash\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\x129\n" +
+	"\bschedule\x18\x04 \x01(\v2\x1d.carillon.storage.v1.ScheduleR\bschedule\x12\x17\n" +
+	"\afrom_ms\x18\x05 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\x06 \x01(\x03R\x04toMs\x12\x10\n" +
+	"\x03max\x18\a \x01(\rR\x03max\x12\x17\n" +
+	"\ain_turn\x18\b \x01(\bR\x06inTurn\x12!\n" +
+	"\fhas_priority\x18\t \x01(\bR\vhasPriority\x12\x1a\n" +
+	"\bpriority\x18\n" +
+	" \x01(\rR\bpriority\x12\x1b\n" +
+	"\thanded_ms\x18\v \x01(\x03R\bhandedMs\x12\x1d\n" +
+	"\n" +
+	"pending_ms\x18\f \x03(\x03R\tpendingMs\x12\x17\n" +
+	"\alive_ms\x18\r \x01(\x03R\x06liveMs\x12\x1c\n" +
+	"\tcancelled\x18\x0e \x01(\bR\tcancelled\"\x91\x01\n" +
 	"\x06Filter\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x15\n" +
@@ -3916,13 +4097,15 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\x10OUTCOME_RELEASED\x10\x05\x12\x10\n" +
 	"\fOUTCOME_LOST\x10\x06\x12\x15\n" +
 	"\x11OUTCOME_CANCELLED\x10\a\x12\x10\n" +
-	"\fOUTCOME_LATE\x10\b*\x8f\x01\n" +
+	"\fOUTCOME_LATE\x10\b*\xa7\x01\n" +
 	"\bTaskKind\x12\x19\n" +
 	"\x15TASK_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17TASK_KIND_DELETE_TENANT\x10\x01\x12\x1a\n" +
 	"\x16TASK_KIND_REQUEUE_DEAD\x10\x02\x12\x18\n" +
 	"\x14TASK_KIND_PURGE_DEAD\x10\x03\x12\x15\n" +
-	"\x11TASK_KIND_RELEASE\x10\x04*\xe2\x05\n" +
+	"\x11TASK_KIND_RELEASE\x10\x04\x12\x16\n" +
+	"\x12TASK_KIND_BACKFILL\x10\n" +
+	"*\xe2\x05\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_JOB_CREATED\x10\x01\x12\x1a\n" +
@@ -3966,7 +4149,7 @@ func file_carillon_storage_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_storage_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(JobState)(0),             // 0: carillon.storage.v1.JobState
 	(CatchUp)(0),              // 1: carillon.storage.v1.CatchUp
@@ -3997,9 +4180,10 @@ var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(*PauseRule)(nil),         // 26: carillon.storage.v1.PauseRule
 	(*LabelSelector)(nil),     // 27: carillon.storage.v1.LabelSelector
 	(*Task)(nil),              // 28: carillon.storage.v1.Task
-	(*Filter)(nil),            // 29: carillon.storage.v1.Filter
-	(*Event)(nil),             // 30: carillon.storage.v1.Event
-	(*EventRecord)(nil),       // 31: carillon.storage.v1.EventRecord
+	(*Backfill)(nil),          // 29: carillon.storage.v1.Backfill
+	(*Filter)(nil),            // 30: carillon.storage.v1.Filter
+	(*Event)(nil),             // 31: carillon.storage.v1.Event
+	(*EventRecord)(nil),       // 32: carillon.storage.v1.EventRecord
 }
 var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	21, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
@@ -4033,16 +4217,18 @@ var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	27, // 28: carillon.storage.v1.PauseRule.labels:type_name -> carillon.storage.v1.LabelSelector
 	18, // 29: carillon.storage.v1.PauseRule.pause:type_name -> carillon.storage.v1.Pause
 	7,  // 30: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
-	29, // 31: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
+	30, // 31: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
 	1,  // 32: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
-	8,  // 33: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	4,  // 34: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	30, // 35: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	29, // 33: carillon.storage.v1.Task.backfill:type_name -> carillon.storage.v1.Backfill
+	13, // 34: carillon.storage.v1.Backfill.schedule:type_name -> carillon.storage.v1.Schedule
+	8,  // 35: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	4,  // 36: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	31, // 37: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }
@@ -4056,7 +4242,7 @@ func file_carillon_storage_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_records_proto_rawDesc), len(file_carillon_storage_v1_records_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

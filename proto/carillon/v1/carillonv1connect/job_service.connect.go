@@ -63,6 +63,11 @@ const (
 	// JobServiceListOccurrencesProcedure is the fully-qualified name of the JobService's
 	// ListOccurrences RPC.
 	JobServiceListOccurrencesProcedure = "/carillon.v1.JobService/ListOccurrences"
+	// JobServiceBackfillJobProcedure is the fully-qualified name of the JobService's BackfillJob RPC.
+	JobServiceBackfillJobProcedure = "/carillon.v1.JobService/BackfillJob"
+	// JobServiceCancelBackfillProcedure is the fully-qualified name of the JobService's CancelBackfill
+	// RPC.
+	JobServiceCancelBackfillProcedure = "/carillon.v1.JobService/CancelBackfill"
 )
 
 // JobServiceClient is a client for the carillon.v1.JobService service.
@@ -116,6 +121,16 @@ type JobServiceClient interface {
 	// did not and why, what waits. Ranges of instants with one verdict stay ranges. It knows the job as it is now: of an
 	// earlier one of the same id GetJobHistory tells. Fails with not_found, but not of a job that was deleted within 24 h.
 	ListOccurrences(context.Context, *connect.Request[v1.ListOccurrencesRequest]) (*connect.Response[v1.ListOccurrencesResponse], error)
+	// BackfillJob runs past occurrences of a recurring job, apart from its schedule: each nominal instant of the range gets an
+	// execution of kind BACKFILL, whether it ran or not, by the schedule and the settings that the job has now. They are a
+	// stream of their own beside what falls due, and no start deadline counts for them; those of a paused job are held. As a
+	// task: durable, resumed after a restart. Repeated with the same backfill_id it makes none twice, as long as what it made may
+	// be kept, and tells how far it is; with another body it fails with already_exists. Fails with not_found, with
+	// failed_precondition for a one-shot, and with invalid_argument and the number of occurrences if the range has too many.
+	BackfillJob(context.Context, *connect.Request[v1.BackfillJobRequest]) (*connect.Response[v1.BackfillJobResponse], error)
+	// CancelBackfill ends a backfill: what it has not made yet is not made, what it has made stays. Repeating it changes nothing.
+	// Fails with not_found.
+	CancelBackfill(context.Context, *connect.Request[v1.CancelBackfillRequest]) (*connect.Response[v1.CancelBackfillResponse], error)
 }
 
 // NewJobServiceClient constructs a client for the carillon.v1.JobService service. By default, it
@@ -207,6 +222,18 @@ func NewJobServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(jobServiceMethods.ByName("ListOccurrences")),
 			connect.WithClientOptions(opts...),
 		),
+		backfillJob: connect.NewClient[v1.BackfillJobRequest, v1.BackfillJobResponse](
+			httpClient,
+			baseURL+JobServiceBackfillJobProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("BackfillJob")),
+			connect.WithClientOptions(opts...),
+		),
+		cancelBackfill: connect.NewClient[v1.CancelBackfillRequest, v1.CancelBackfillResponse](
+			httpClient,
+			baseURL+JobServiceCancelBackfillProcedure,
+			connect.WithSchema(jobServiceMethods.ByName("CancelBackfill")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -225,6 +252,8 @@ type jobServiceClient struct {
 	triggerJob      *connect.Client[v1.TriggerJobRequest, v1.TriggerJobResponse]
 	getJobHistory   *connect.Client[v1.GetJobHistoryRequest, v1.GetJobHistoryResponse]
 	listOccurrences *connect.Client[v1.ListOccurrencesRequest, v1.ListOccurrencesResponse]
+	backfillJob     *connect.Client[v1.BackfillJobRequest, v1.BackfillJobResponse]
+	cancelBackfill  *connect.Client[v1.CancelBackfillRequest, v1.CancelBackfillResponse]
 }
 
 // CreateJob calls carillon.v1.JobService.CreateJob.
@@ -292,6 +321,16 @@ func (c *jobServiceClient) ListOccurrences(ctx context.Context, req *connect.Req
 	return c.listOccurrences.CallUnary(ctx, req)
 }
 
+// BackfillJob calls carillon.v1.JobService.BackfillJob.
+func (c *jobServiceClient) BackfillJob(ctx context.Context, req *connect.Request[v1.BackfillJobRequest]) (*connect.Response[v1.BackfillJobResponse], error) {
+	return c.backfillJob.CallUnary(ctx, req)
+}
+
+// CancelBackfill calls carillon.v1.JobService.CancelBackfill.
+func (c *jobServiceClient) CancelBackfill(ctx context.Context, req *connect.Request[v1.CancelBackfillRequest]) (*connect.Response[v1.CancelBackfillResponse], error) {
+	return c.cancelBackfill.CallUnary(ctx, req)
+}
+
 // JobServiceHandler is an implementation of the carillon.v1.JobService service.
 type JobServiceHandler interface {
 	// CreateJob accepts a job. A repeated call with the same id or idempotency key and the same body gets the same
@@ -343,6 +382,16 @@ type JobServiceHandler interface {
 	// did not and why, what waits. Ranges of instants with one verdict stay ranges. It knows the job as it is now: of an
 	// earlier one of the same id GetJobHistory tells. Fails with not_found, but not of a job that was deleted within 24 h.
 	ListOccurrences(context.Context, *connect.Request[v1.ListOccurrencesRequest]) (*connect.Response[v1.ListOccurrencesResponse], error)
+	// BackfillJob runs past occurrences of a recurring job, apart from its schedule: each nominal instant of the range gets an
+	// execution of kind BACKFILL, whether it ran or not, by the schedule and the settings that the job has now. They are a
+	// stream of their own beside what falls due, and no start deadline counts for them; those of a paused job are held. As a
+	// task: durable, resumed after a restart. Repeated with the same backfill_id it makes none twice, as long as what it made may
+	// be kept, and tells how far it is; with another body it fails with already_exists. Fails with not_found, with
+	// failed_precondition for a one-shot, and with invalid_argument and the number of occurrences if the range has too many.
+	BackfillJob(context.Context, *connect.Request[v1.BackfillJobRequest]) (*connect.Response[v1.BackfillJobResponse], error)
+	// CancelBackfill ends a backfill: what it has not made yet is not made, what it has made stays. Repeating it changes nothing.
+	// Fails with not_found.
+	CancelBackfill(context.Context, *connect.Request[v1.CancelBackfillRequest]) (*connect.Response[v1.CancelBackfillResponse], error)
 }
 
 // NewJobServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -430,6 +479,18 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(jobServiceMethods.ByName("ListOccurrences")),
 		connect.WithHandlerOptions(opts...),
 	)
+	jobServiceBackfillJobHandler := connect.NewUnaryHandler(
+		JobServiceBackfillJobProcedure,
+		svc.BackfillJob,
+		connect.WithSchema(jobServiceMethods.ByName("BackfillJob")),
+		connect.WithHandlerOptions(opts...),
+	)
+	jobServiceCancelBackfillHandler := connect.NewUnaryHandler(
+		JobServiceCancelBackfillProcedure,
+		svc.CancelBackfill,
+		connect.WithSchema(jobServiceMethods.ByName("CancelBackfill")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/carillon.v1.JobService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case JobServiceCreateJobProcedure:
@@ -458,6 +519,10 @@ func NewJobServiceHandler(svc JobServiceHandler, opts ...connect.HandlerOption) 
 			jobServiceGetJobHistoryHandler.ServeHTTP(w, r)
 		case JobServiceListOccurrencesProcedure:
 			jobServiceListOccurrencesHandler.ServeHTTP(w, r)
+		case JobServiceBackfillJobProcedure:
+			jobServiceBackfillJobHandler.ServeHTTP(w, r)
+		case JobServiceCancelBackfillProcedure:
+			jobServiceCancelBackfillHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -517,4 +582,12 @@ func (UnimplementedJobServiceHandler) GetJobHistory(context.Context, *connect.Re
 
 func (UnimplementedJobServiceHandler) ListOccurrences(context.Context, *connect.Request[v1.ListOccurrencesRequest]) (*connect.Response[v1.ListOccurrencesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.ListOccurrences is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) BackfillJob(context.Context, *connect.Request[v1.BackfillJobRequest]) (*connect.Response[v1.BackfillJobResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.BackfillJob is not implemented"))
+}
+
+func (UnimplementedJobServiceHandler) CancelBackfill(context.Context, *connect.Request[v1.CancelBackfillRequest]) (*connect.Response[v1.CancelBackfillResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("carillon.v1.JobService.CancelBackfill is not implemented"))
 }

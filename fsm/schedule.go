@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"bytes"
+
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
@@ -49,6 +51,19 @@ func floorMod(a, m int64) int64 {
 	} else {
 		return r
 	}
+}
+
+// sameInstants says whether two schedules name the same instants, where they begin and end left out.
+func sameInstants(a, b *storagev1.Schedule) bool {
+	if a.GetEvery() != nil && b.GetEvery() != nil {
+		return a.Every.IntervalMs == b.Every.IntervalMs && floorMod(a.Every.AnchorMs-b.Every.AnchorMs, a.Every.IntervalMs) == 0
+	}
+	names := func(c *storagev1.Cron) []byte {
+		c = c.CloneVT()
+		c.StartMs, c.EndMs, c.MaxRuns = 0, 0, 0
+		return mustEncode(c.MarshalVT())
+	}
+	return a.GetCron() != nil && b.GetCron() != nil && bytes.Equal(names(a.Cron), names(b.Cron))
 }
 
 func isOneShot(j *storagev1.Job) bool { return !recurs(j.Schedule) }

@@ -32,6 +32,7 @@ func (a *apply) updateJob(c *storagev1.UpdateJob) Result {
 	}
 	a.open = openJob{c.Tenant, c.JobId, j}
 	u.closeOldSchedule()
+	u.keepPassed()
 	j.Version++
 	j.UpdatedMs = a.meta.ClockMs
 	if slices.ContainsFunc(c.Fields, isDefinition) {
@@ -84,6 +85,8 @@ type update struct {
 	schedule *storagev1.Schedule
 	// The horizon of a new cron schedule.
 	horizon *storagev1.Horizon
+	// The first occurrence that has come, waits for its spread, and stays; 0: there is none.
+	pendingMS int64
 	// What lives when an overlap rule begins to block.
 	blocking [][]byte
 	task     *storagev1.Task
@@ -321,6 +324,31 @@ func (u *update) closeOldSchedule() {
 	u.skipRange(u.c.Tenant, u.c.JobId, j, next, last, why)
 }
 
+// keepPassed keeps what lies between the watermark and now: times that the old schedule named and did not fire get their
+// verdicts, and occurrences that only wait for their spread go on waiting if the new schedule names the same instants.
+func (u *update) keepPassed() {
+	j := u.j
+	if u.schedule == nil || isOneShot(j) {
+		return
+	}
+	for h := j.Horizon; len(h.GetSkipped()) > 0 && h.Skipped[0].ToMs <= u.stamp; h.Skipped = h.Skipped[1:] {
+		u.putVerdict(u.c.Tenant, u.c.JobId, j, h.Skipped[0])
+	}
+	next, ok := nextOf(j, j.WatermarkMs)
+	start := u.schedule.GetEvery().GetStartMs() + u.schedule.GetCron().GetStartMs()
+	if !ok || next > u.stamp || start > next || !sameInstants(j.Schedule, u.schedule) {
+		return
+	}
+	u.pendingMS = next
+	switch old := j.Horizon; {
+	case u.horizon == nil:
+	case old.ToMs < u.stamp: // More may wait that is not known yet.
+		u.horizon = &storagev1.Horizon{NextMs: old.NextMs, ToMs: old.ToMs, ZoneVersion: old.ZoneVersion}
+	default:
+		keepDue(old, u.horizon, u.stamp)
+	}
+}
+
 // changedTemplate is the job's template with the named fields replaced.
 func (u *update) changedTemplate() *storagev1.Template {
 	t, c := u.template().CloneVT(), u.c.Template
@@ -407,7 +435,11 @@ func (u *update) moveRecurring(paused bool) {
 	u.disarm(tenant, jobID, j)
 	j.Horizon, j.ZoneChange = u.horizon, nil
 	u.noteZone(j.Horizon)
-	if next, ok := firstOf(j, u.stamp); ok {
+	after := u.stamp
+	if u.pendingMS != 0 {
+		after = u.pendingMS - 1
+	}
+	if next, ok := firstOf(j, after); ok {
 		// Not beyond now: the next change may want an earlier instant than this one's first.
 		j.WatermarkMs = max(j.WatermarkMs, min(next-1, u.stamp))
 	} else if unknown(j) {

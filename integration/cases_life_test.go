@@ -153,6 +153,53 @@ func TestR1ChangedAtTwoOClock(t *testing.T) {
 	s.wantClean(4, 1)
 }
 
+// The same with a spread: an occurrence that has come and waits for its share of it stays, whatever is changed of the job, as
+// long as its schedule names it. What a gap took is told after a change as before.
+func TestR1ChangedBeforeTheSpreadIsOver(t *testing.T) {
+	t.Parallel()
+	s := startVirtual(t, march)
+	daily := func(f form) *carillonv1.Schedule { return spreadOver(12*time.Hour, f.daily(8, 0)) }
+	jobs := map[string]form{}
+	var ids []string
+	for _, f := range forms {
+		for i, n := 0, 0; n < 3; i++ { // of those that wait at 14:00
+			id := fmt.Sprint(f.name, "-", i)
+			if _, offset := s.preview(id, daily(f), march, march.Add(day)); offset > 7*time.Hour && offset < 11*time.Hour {
+				s.create(&carillonv1.JobSpec{Id: id, Schedule: daily(f)})
+				ids, jobs[id], n = append(ids, id), f, n+1
+			}
+		}
+	}
+	s.create(&carillonv1.JobSpec{Id: "gap", Schedule: cronJob(&carillonv1.Cron{
+		Lines: []string{"30 2 * * *"}, Zone: newYork, Gap: carillonv1.Gap_GAP_SKIP,
+	})})
+	s.advance(march.Add(14 * time.Hour))
+	for i, id := range ids {
+		schedule := daily(jobs[id])
+		switch i % 3 {
+		case 0:
+			s.update(id, &carillonv1.JobPatch{Labels: map[string]string{"a": "b"}})
+			continue
+		case 1:
+			schedule.MaxFiresPerDay = 10
+		case 2:
+			if end := timestamppb.New(march.Add(100 * day)); schedule.GetCron() != nil {
+				schedule.GetCron().End = end
+			} else {
+				schedule.GetEvery().End = end
+			}
+		}
+		s.update(id, &carillonv1.JobPatch{Schedule: schedule})
+	}
+	s.update("gap", &carillonv1.JobPatch{Schedule: cronIn(newYork, "30 3 * * *")})
+	s.advance(march.Add(2*day + 22*time.Hour))
+	for _, id := range ids {
+		s.wantFates(id, time.Time{}, "03-08 08:00 fired; 03-09 08:00 fired; 03-10 08:00 fired; 03-11 08:00 waiting")
+	}
+	s.wantFates("gap", time.Time{}, "03-08 07:00 skipped gap; 03-09 07:30 fired; 03-10 07:30 fired; 03-11 07:30 waiting")
+	s.wantClean(4, 1)
+}
+
 // One id is deleted and created again, changed again and again, and by a hundred callers at once, in both forms: one
 // occurrence is pending, of the latest definition, and only that fires in the days after.
 func TestR2OnlyTheLatestDefinitionFires(t *testing.T) {

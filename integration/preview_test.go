@@ -210,7 +210,7 @@ func TestPreviewIsWhatFires(t *testing.T) {
 		total += int(want)
 		s.advance(next.Add(time.Second)) // to the start deadline of the last
 		for _, j := range jobs {
-			j.got = append(j.got, s.became(j.id, at.Add(time.Millisecond), next, j.offset)...)
+			j.got = append(j.got, s.became(j.id, at.Add(time.Millisecond-j.offset), next.Add(-j.offset), j.offset)...)
 		}
 		at = next
 		if s.metric("carillon_late_total") != 0 {

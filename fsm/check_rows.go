@@ -319,7 +319,7 @@ func (c *checker) heldRow(key, value []byte) {
 	c.live(key, e)
 	c.startDeadline(key, e)
 	j := c.job(e.Tenant, e.JobId)
-	isHeld := j.GetState() == storagev1.JobState_JOB_STATE_PAUSED || j != nil && c.settings.ruled(e.Tenant, j.Labels)
+	isHeld := c.stops[jobName{e.Tenant, e.JobId}].paused || j != nil && c.settings.ruled(e.Tenant, j.Labels)
 	isReleased := c.resuming[jobName{e.Tenant, e.JobId}] || c.releases(e.Tenant)
 	if !isHeld && !isReleased && !c.stopped(e.Tenant, e.JobId, e.Incarnation) {
 		c.fail(RuleMarker, key, "its job is not paused, and nothing releases it")
@@ -366,7 +366,7 @@ func (c *checker) endedRow(key, value []byte) {
 	switch ref.char {
 	case charRange:
 		v := &storagev1.RangeVerdict{}
-		if v.UnmarshalVT(value) != nil || v.FromMs != ref.id.NominalMS || v.ToMs < v.FromMs || v.Count == 0 {
+		if v.UnmarshalVT(value) != nil || v.FromMs != ref.id.NominalMS || v.ToMs < v.FromMs || v.Count == 0 && v.ToMs == v.FromMs {
 			c.fail(RuleRow, key, "is no range of instants")
 		}
 	case charLate:

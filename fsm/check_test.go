@@ -312,7 +312,7 @@ func leaseTimer(put func(s *memState, t timerKey, value []byte)) func(*memState)
 
 // TestCheckFindsWhatIsPlanted: each kind of violation is found under its rule, in what a random log leaves behind.
 func TestCheckFindsWhatIsPlanted(t *testing.T) {
-	states := make([]*memState, 40)
+	states := make([]*memState, 90)
 	for i := range states {
 		states[i] = recordLog(uint64(i)+1, 150).s
 		checkInvariants(t, states[i])

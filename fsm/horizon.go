@@ -9,6 +9,9 @@ import (
 // expandRetryMS: a job that waits for its horizon asks for it so often. The first time its leader is told at once.
 const expandRetryMS = 1000
 
+// expandAgainMS: asked in vain, it asks so often. Many jobs wait at once after an outage, and their timers stand before due work.
+const expandAgainMS = 10_000
+
 // wantHorizon tells the leader that a job's horizon runs out.
 func (a *apply) wantHorizon(tenant, jobID string) {
 	a.effects.Expand = append(a.effects.Expand, JobRef{tenant, jobID})
@@ -16,7 +19,10 @@ func (a *apply) wantHorizon(tenant, jobID string) {
 
 // awaitHorizon lets j wait for the leader's evaluator: nothing of it fires until then.
 func (a *apply) awaitHorizon(tenant, jobID string, j *storagev1.Job) {
-	at := a.stamp + expandRetryMS
+	a.askAt(tenant, jobID, j, a.stamp+expandRetryMS)
+}
+
+func (a *apply) askAt(tenant, jobID string, j *storagev1.Job, at int64) {
 	j.NextMs, j.TimerMs = 0, at
 	a.putTimer(at, timerJobKey(at, TimerExpand, tenant, jobID), []byte{}, TimerExpand, "")
 	a.wantHorizon(tenant, jobID)
@@ -30,7 +36,11 @@ func (a *apply) fireExpand(t *dueTimer) {
 	if j == nil || j.NextMs != 0 || j.TimerMs != t.atMS || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
 		panic(corrupt(t.key))
 	}
-	a.awaitHorizon(t.id.Tenant, t.id.JobID, j)
+	if a.m.stopsJob(t.id.Tenant, j) {
+		a.park(t.id.Tenant, t.id.JobID, j)
+	} else {
+		a.askAt(t.id.Tenant, t.id.JobID, j, a.stamp+expandAgainMS)
+	}
 	a.s.Set(key, mustEncode(j.MarshalVT()))
 }
 
@@ -119,7 +129,7 @@ func (a *apply) mayPass(c *storagev1.ExpandJob, j *storagev1.Job, replaces bool)
 	rule := missedRule(j)
 	next := c.Horizon.NextMs
 	switch {
-	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.Parked:
+	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.Parked || a.m.stopsJob(c.Tenant, j):
 		return refuse(Aborted, "only instants right after the watermark of an active job can be passed over")
 	case c.PassedFromMs <= c.FromMs || c.PassedToMs < c.PassedFromMs:
 		return refuseField("passed", "out of order")

@@ -162,6 +162,7 @@ func (a *apply) countFailure(tenant, jobID string, j *storagev1.Job) {
 // pauseJob takes a job's timer out of the index; mark has its live executions held when they are next touched.
 func (a *apply) pauseJob(tenant, jobID string, j *storagev1.Job, mark bool) {
 	j.State = storagev1.JobState_JOB_STATE_PAUSED
+	j.WindowFromMs = 0
 	a.disarm(tenant, jobID, j)
 	j.HeldRule = storagev1.CatchUp_CATCH_UP_UNSPECIFIED
 	if mark {

@@ -66,7 +66,7 @@ func (u *update) resume() {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
 	rule := cmp.Or(u.c.Pause.GetResume(), j.Pause.GetResume())
 	j.State = storagev1.JobState_JOB_STATE_ACTIVE
-	j.PauseReason = ""
+	j.PauseReason, j.Failures = "", 0
 	u.dropPause(tenant, jobID, j)
 	name := jobName{tenant, jobID}
 	s := u.m.stops[name]

@@ -16,13 +16,14 @@ const (
 	whySkippedExcluded = "skipped_excluded"
 	whySkippedGap      = "skipped_gap"
 	whySkippedDeleted  = "skipped_deleted"
+	whySkippedReplaced = "skipped_replaced"
 	whyCoalesced       = "coalesced"
 )
 
 // Whys are the reasons in the order in which Meta.skipped_by counts them. New ones come last.
 var Whys = [...]string{
 	whySkippedMissed, whySkippedPaused, whySkippedWindow, whySkippedOverlap, whySkippedExcluded, whySkippedGap, whySkippedDeleted,
-	whyCoalesced,
+	whyCoalesced, whySkippedReplaced,
 }
 
 // countSkipped counts occurrences that got no execution.
@@ -46,6 +47,9 @@ func (a *apply) fireRecurring(t *dueTimer, d *matcher) {
 		a.park(t.id.Tenant, t.id.JobID, j)
 		a.s.Set(key, mustEncode(j.MarshalVT()))
 		return
+	}
+	if a.stamp-t.atMS > missedAfterMS {
+		j.WindowFromMs = 0 // It did not catch up in time: another outage, another window.
 	}
 	a.open = openJob{t.id.Tenant, t.id.JobID, j}
 	notBefore := a.occur(t.id.Tenant, t.id.JobID, j, d, true)
@@ -72,7 +76,7 @@ func (a *apply) occur(tenant, jobID string, j *storagev1.Job, d *matcher, paced 
 	if last, any := lastUpTo(j, missedTo); ok && any && next <= last {
 		a.catchUp(tenant, jobID, j, next, last)
 	}
-	for made := 0; made < maxOccurrences; made++ {
+	for made := 0; ; made++ {
 		next, ok = nextOf(j, j.WatermarkMs)
 		if !ok || next > a.stamp-offsetOf(j) || j.State != storagev1.JobState_JOB_STATE_ACTIVE || undecided(j, next, missedTo) {
 			break
@@ -81,6 +85,12 @@ func (a *apply) occur(tenant, jobID string, j *storagev1.Job, d *matcher, paced 
 			break // The pause's rule ends here: the next firing goes by the job's own.
 		}
 		late := next <= missedTo
+		if made == maxOccurrences {
+			if late {
+				j.WindowFromMs = windowFrom(j, a.stamp)
+			}
+			return 0
+		}
 		a.accept(tenant, jobID, j, next, late, d)
 		if wait := pace(j, next); late && paced && wait > 0 {
 			j.WindowFromMs = windowFrom(j, a.stamp)
@@ -175,6 +185,7 @@ func (a *apply) skipRange(tenant, jobID string, j *storagev1.Job, from, to int64
 
 // putVerdict records why instants of j got no execution.
 func (a *apply) putVerdict(tenant, jobID string, j *storagev1.Job, v *storagev1.RangeVerdict) {
+	a.work++
 	v.RecordedMs = a.meta.ClockMs
 	id := Identity{Tenant: tenant, JobID: jobID, Incarnation: j.Incarnation, NominalMS: v.FromMs}
 	if v.Why == whySkippedGap || v.Why == whySkippedExcluded {

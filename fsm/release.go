@@ -10,7 +10,7 @@ import (
 
 // park lets a recurring job that is due wait. The caller has taken its timer out of the index.
 func (a *apply) park(tenant, jobID string, j *storagev1.Job) {
-	j.Parked, j.NextMs, j.TimerMs = true, 0, 0
+	j.Parked, j.NextMs, j.TimerMs, j.WindowFromMs = true, 0, 0, 0
 	a.s.Set(ParkedKey(tenant, jobID), []byte{})
 	a.meta.Parked++
 	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_PARKED, tenant, jobID, j.Incarnation, j.Version)

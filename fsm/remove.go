@@ -206,12 +206,11 @@ func (a *apply) triggerJob(c *storagev1.TriggerJob) Result {
 	}
 	id := ExecutionID(e)
 	a.meta.FiredTotal++
-	if j.State == storagev1.JobState_JOB_STATE_PAUSED {
-		a.armStartDeadline(e)
-		a.putHeld(e)
-	} else {
-		a.admit(e, nil)
+	if name := (jobName{c.Tenant, c.JobId}); j.State == storagev1.JobState_JOB_STATE_PAUSED && !a.m.stops[name].paused {
+		// Nothing was alive when it was paused: from now on its pause has something to hold.
+		a.setStop(name, stop{paused: true, deletedTo: a.m.stops[name].deletedTo})
 	}
+	a.admit(e, nil)
 	a.putRecord(methodTrigger, c.Tenant, c.JobId, c.Discriminator, &storagev1.IdempotencyRecord{Hash: c.Hash, ExecutionId: id})
 	return Result{ExecutionID: id, Items: []Item{{}}}
 }

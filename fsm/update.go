@@ -33,6 +33,7 @@ func (a *apply) updateJob(c *storagev1.UpdateJob) Result {
 	a.open = openJob{c.Tenant, c.JobId, j}
 	u.closeOldSchedule()
 	u.keepPassed()
+	u.dropPassed()
 	j.Version++
 	j.UpdatedMs = a.meta.ClockMs
 	if slices.ContainsFunc(c.Fields, isDefinition) {
@@ -85,11 +86,13 @@ type update struct {
 	schedule *storagev1.Schedule
 	// The horizon of a new cron schedule.
 	horizon *storagev1.Horizon
+	// why what the old schedule named and nobody could fire is skipped.
+	why string
 	// The first occurrence that has come, waits for its spread, and stays; 0: there is none.
 	pendingMS int64
-	// What lives when an overlap rule begins to block.
-	blocking [][]byte
-	task     *storagev1.Task
+	// blocked: it had an overlap rule already.
+	blocked bool
+	task    *storagev1.Task
 }
 
 func (u *update) has(field string) bool { return slices.Contains(u.c.Fields, field) }
@@ -232,18 +235,17 @@ func (u *update) check() *Refusal {
 
 // checkOverlap finds what begins to block when the job gets an overlap rule.
 func (u *update) checkOverlap() *Refusal {
-	blocked := u.c.Overlap > storagev1.Overlap_OVERLAP_ALLOW
-	if !u.has("overlap") || isOneShot(u.j) || !blocked || blocks(u.j) {
+	u.blocked = blocks(u.j)
+	if !u.has("overlap") || isOneShot(u.j) || u.c.Overlap <= storagev1.Overlap_OVERLAP_ALLOW || u.blocked {
 		return nil
 	}
-	keys, complete := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn)
+	_, complete := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn)
 	if !complete {
 		return &Refusal{
 			Code: FailedPrecondition, Field: "overlap",
 			Message: fmt.Sprintf("more than %d executions of the job live: pause it until they have ended, or cancel them", maxTakenIn),
 		}
 	}
-	u.blocking = keys
 	return nil
 }
 
@@ -255,6 +257,7 @@ func (u *update) run() {
 		j.CatchUp = c.CatchUp
 	}
 	if u.has("catch_up_window") {
+		j.WindowFromMs = 0
 		j.CatchUpWindowMs = c.CatchUpWindowMs
 	}
 	if u.has("catch_up_per_minute") {
@@ -312,16 +315,32 @@ func (u *update) closeOldSchedule() {
 		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
 	}
 	u.passHorizon(u.c.Tenant, u.c.JobId, j)
-	next, ok := nextOf(j, j.WatermarkMs)
-	last, any := lastUpTo(j, u.stamp-offsetOf(j))
-	if !ok || !any || last < next {
+	u.why = whySkippedMissed
+	if paused {
+		u.why = whySkippedPaused
+	}
+	u.closeUpTo(u.stamp-offsetOf(j), u.why)
+}
+
+// closeUpTo skips the instants that are known, up to toMS.
+func (u *update) closeUpTo(toMS int64, why string) {
+	next, ok := nextOf(u.j, u.j.WatermarkMs)
+	if last, any := lastUpTo(u.j, toMS); ok && any && next <= last {
+		u.skipRange(u.c.Tenant, u.c.JobId, u.j, next, last, why)
+	}
+}
+
+// dropPassed gives what lies between the watermark and now, and does not stay, its verdicts: what has come and waits for its
+// spread, and what the evaluator has not named yet, which is not counted.
+func (u *update) dropPassed() {
+	j := u.j
+	if u.schedule == nil || isOneShot(j) || u.pendingMS != 0 {
 		return
 	}
-	why := whySkippedMissed
-	if paused {
-		why = whySkippedPaused
+	u.closeUpTo(u.stamp, whySkippedReplaced)
+	if from := max(j.WatermarkMs, j.Horizon.GetToMs()) + 1; unknown(j) && from < u.stamp {
+		u.putVerdict(u.c.Tenant, u.c.JobId, j, &storagev1.RangeVerdict{FromMs: from, ToMs: u.stamp, Why: u.why})
 	}
-	u.skipRange(u.c.Tenant, u.c.JobId, j, next, last, why)
 }
 
 // keepPassed keeps what lies between the watermark and now: times that the old schedule named and did not fire get their
@@ -433,6 +452,7 @@ func (u *update) reschedule(paused bool, oldQueue string) {
 func (u *update) moveRecurring(paused bool) {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
 	u.disarm(tenant, jobID, j)
+	j.WindowFromMs = 0
 	j.Horizon, j.ZoneChange = u.horizon, nil
 	u.noteZone(j.Horizon)
 	after := u.stamp
@@ -457,7 +477,11 @@ func (u *update) moveRecurring(paused bool) {
 func (u *update) setOverlap() {
 	j := u.j
 	j.Overlap = u.c.Overlap
-	u.takeIn(j, u.blocking)
+	if blocks(j) && !u.blocked {
+		// Those that the old schedule has just made among them.
+		keys, _ := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn+maxOccurrences)
+		u.takeIn(j, keys)
+	}
 	if j.Overlap == storagev1.Overlap_OVERLAP_SKIP {
 		u.dropQueued(u.c.Tenant, u.c.JobId, j, whySkippedOverlap)
 	}

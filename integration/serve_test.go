@@ -238,7 +238,9 @@ func TestReadinessTellsTheTruth(t *testing.T) {
 			t.Errorf("GetCluster shows %s as not ready", n.GetName())
 		}
 	}
-	if b, err := os.ReadFile(filepath.Join(s.dir, "address")); err != nil || string(bytes.TrimSpace(b)) != s.addr {
-		t.Errorf("the address file says %q (%v); it serves at %s", b, err, s.addr)
-	}
+	// It is written by who waits for readiness as this test does.
+	await(t, 10*time.Second, "the address file says where it serves", func() bool {
+		b, err := os.ReadFile(filepath.Join(s.dir, "address"))
+		return err == nil && string(bytes.TrimSpace(b)) == s.addr
+	})
 }

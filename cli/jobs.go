@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -81,7 +82,7 @@ func (p *program) jobsCommand() *cli.Command {
 }
 
 func (p *program) createJob(ctx context.Context, c *call) error {
-	spec, err := p.spec(c.Context)
+	spec, err := p.spec(c.Context, nil)
 	if err != nil {
 		return err
 	}
@@ -244,7 +245,17 @@ var updatable = map[string]string{
 }
 
 func (p *program) updateJob(ctx context.Context, c *call) error {
-	s, err := p.spec(c.Context)
+	// A schedule is replaced whole, and so its flags are read over the one that the job has.
+	var was *carillonv1.Schedule
+	version := c.Uint64("expected-version")
+	if slices.ContainsFunc(scheduleFlags(), func(f cli.Flag) bool { return c.IsSet(f.Names()[0]) }) {
+		job, err := c.client.GetJob(ctx, &carillonv1.GetJobRequest{Id: c.Args().First(), Tenant: c.tenant})
+		if err != nil {
+			return err
+		}
+		was, version = job.GetSchedule(), cmp.Or(version, job.GetVersion())
+	}
+	s, err := p.spec(c.Context, was)
 	if err != nil {
 		return err
 	}
@@ -258,6 +269,9 @@ func (p *program) updateJob(ctx context.Context, c *call) error {
 		if c.IsSet(flag) {
 			named[field] = true
 		}
+	}
+	if s.GetSchedule() != nil {
+		named["schedule"] = true
 	}
 	for field, to := range map[string]**string{
 		"queue": &patch.Queue, "content_type": &patch.ContentType, "payload_ref": &patch.PayloadRef,
@@ -293,7 +307,7 @@ func (p *program) updateJob(ctx context.Context, c *call) error {
 		return usage(c.Context, "nothing to change")
 	}
 	job, err := c.client.UpdateJob(ctx, &carillonv1.UpdateJobRequest{
-		Id: c.Args().First(), Tenant: c.tenant, Job: patch, ExpectedVersion: c.Uint64("expected-version"),
+		Id: c.Args().First(), Tenant: c.tenant, Job: patch, ExpectedVersion: version,
 		UpdateMask: &fieldmaskpb.FieldMask{Paths: slices.Sorted(maps.Keys(named))},
 	})
 	return p.showJob(c, job, err)

@@ -23,7 +23,7 @@ func (p *program) putCommand() *cli.Command {
 }
 
 func (p *program) putJob(ctx context.Context, c *call) error {
-	spec, err := p.spec(c.Context)
+	spec, err := p.spec(c.Context, nil)
 	if err != nil {
 		return err
 	}

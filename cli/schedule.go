@@ -50,8 +50,9 @@ var flagsOfKind = []struct {
 	{[]string{"every", "cron"}, []string{"start", "end", "max-runs", "spread", "max-fires-per-day"}},
 }
 
-// schedule reads --at, --in, --every or --cron with what belongs to it; nil if none is set.
-func schedule(c *cli.Context) (*carillonv1.Schedule, error) {
+// schedule reads --at, --in, --every or --cron with what belongs to it; nil if none is set. What is not set is as it was, if
+// there was a schedule of that kind.
+func schedule(c *cli.Context, was *carillonv1.Schedule) (*carillonv1.Schedule, error) {
 	kind := ""
 	for _, name := range scheduleKinds {
 		if c.IsSet(name) {
@@ -60,6 +61,9 @@ func schedule(c *cli.Context) (*carillonv1.Schedule, error) {
 			}
 			kind = name
 		}
+	}
+	if kind == "" {
+		kind = kindOf(c, was)
 	}
 	for _, some := range flagsOfKind {
 		for _, name := range some.flags {
@@ -97,7 +101,63 @@ func schedule(c *cli.Context) (*carillonv1.Schedule, error) {
 		return nil, err
 	}
 	s.MaxFiresPerDay, err = numberFlag(c, "max-fires-per-day")
+	keep(c, s, was)
 	return s, err
+}
+
+// kindOf is the flag of a schedule's kind, if a flag is set that changes such a schedule.
+func kindOf(c *cli.Context, was *carillonv1.Schedule) string {
+	kind := ""
+	switch {
+	case was.GetEvery() != nil:
+		kind = "every"
+	case was.GetCron() != nil:
+		kind = "cron"
+	}
+	for _, some := range flagsOfKind {
+		if slices.Contains(some.kinds, kind) && slices.ContainsFunc(some.flags, c.IsSet) {
+			return kind
+		}
+	}
+	return ""
+}
+
+// keep fills in what no flag says from a schedule of the same kind.
+func keep(c *cli.Context, s, was *carillonv1.Schedule) {
+	unset := func(flag string, fill func()) {
+		if !c.IsSet(flag) {
+			fill()
+		}
+	}
+	switch e, x := s.GetEvery(), s.GetCron(); {
+	case e != nil && was.GetEvery() != nil:
+		old := was.GetEvery()
+		unset("every", func() { e.Interval = old.Interval })
+		unset("start", func() { e.Start = old.Start })
+		unset("end", func() { e.End = old.End })
+		unset("max-runs", func() { e.MaxRuns = old.MaxRuns })
+	case x != nil && was.GetCron() != nil:
+		old := was.GetCron()
+		unset("cron", func() { x.Lines = old.Lines })
+		unset("zone", func() { x.Zone = old.Zone })
+		unset("gap", func() { x.Gap = old.Gap })
+		unset("repeat", func() { x.Repeat = old.Repeat })
+		unset("start", func() { x.Start = old.Start })
+		unset("end", func() { x.End = old.End })
+		unset("max-runs", func() { x.MaxRuns = old.MaxRuns })
+		if old.Exclude != nil {
+			if x.Exclude == nil {
+				x.Exclude = &carillonv1.Exclusions{}
+			}
+			unset("exclude-date", func() { x.Exclude.Dates = old.Exclude.Dates })
+			unset("exclude-weekdays", func() { x.Exclude.Weekdays = old.Exclude.Weekdays })
+			unset("exclude-cron", func() { x.Exclude.Lines = old.Exclude.Lines })
+		}
+	default:
+		return
+	}
+	unset("spread", func() { s.Spread = was.Spread })
+	unset("max-fires-per-day", func() { s.MaxFiresPerDay = was.MaxFiresPerDay })
 }
 
 func everyFlags(c *cli.Context) (*carillonv1.Every, error) {
@@ -247,7 +307,7 @@ func (p *program) scheduleCommand() *cli.Command {
 }
 
 func (p *program) previewSchedule(ctx context.Context, c *call) error {
-	s, err := schedule(c.Context)
+	s, err := schedule(c.Context, nil)
 	if err != nil {
 		return err
 	}

@@ -52,14 +52,15 @@ func specFlags() []cli.Flag {
 	})
 }
 
-// spec reads the flags above. What is not set stays unset. Names are those of JobSpec.
-func (p *program) spec(c *cli.Context) (*carillonv1.JobSpec, error) {
+// spec reads the flags above. What is not set stays unset. Names are those of JobSpec. was is the schedule that a change
+// starts from, nil for a new job.
+func (p *program) spec(c *cli.Context, was *carillonv1.Schedule) (*carillonv1.JobSpec, error) {
 	s := &carillonv1.JobSpec{
 		Queue: c.String("queue"), ContentType: c.String("content-type"), PayloadRef: c.String("payload-ref"),
 		FairnessKey: c.String("fairness-key"),
 	}
 	steps := []func() error{
-		func() (err error) { s.Schedule, err = schedule(c); return err },
+		func() (err error) { s.Schedule, err = schedule(c, was); return err },
 		func() (err error) { s.Retry, err = retry(c); return err },
 		func() (err error) { s.Payload, err = p.payload(c); return err },
 		func() (err error) { s.Labels, err = pairsFlag(c, "label"); return err },

@@ -8,6 +8,7 @@ import (
 	"io"
 	"sort"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -196,6 +197,13 @@ func fromJSON(body []byte) (docs []*node, err error) {
 		if c == '\n' {
 			r.ends = append(r.ends, i)
 		}
+	}
+	for at := 0; at < len(body); { // the decoder would put something else in place of what is no text
+		c, size := utf8.DecodeRune(body[at:])
+		if c == utf8.RuneError && size == 1 {
+			return nil, &syntaxError{line: r.lineAt(at), text: "is not valid UTF-8"}
+		}
+		at += size
 	}
 	for {
 		n, err := r.value(0)

@@ -61,3 +61,11 @@ func show(t *testing.T, path, input string, json bool) string {
 	}
 	return b.String()
 }
+
+// JSON that is no valid UTF-8 is refused where it is not: the decoder would put something else in its place.
+func TestJSONIsText(t *testing.T) {
+	body := "{\"id\": \"n\",\n \"labels\": {\"a\": \"\xe9\"}, \"schedule\": {\"every\": {\"interval\": \"90s\"}}}"
+	if got := show(t, Stdin, body, false); !strings.Contains(got, "-:2: is not valid UTF-8") {
+		t.Errorf("it says %q", got)
+	}
+}

@@ -25,7 +25,7 @@ func TestCasesAcrossFailovers(t *testing.T) {
 		id  string
 		run func(*fleet)
 	}{
-		{"L1", leadershipComesAndGoes}, {"L3", leaderIsGoneWhenDue}, {"L4", noSecondLease}, {"W1", deadWorker}, {"W2", frozenWorker},
+		{"L1", leadershipComesAndGoes}, {"L3", leaderIsGoneWhenDue}, {"L4", noSecondLease}, {"R5", noOverlap}, {"W1", deadWorker}, {"W2", frozenWorker},
 		{"W5", retriedCreate}, {"W10", noMoreThanAskedFor}, {"W11", retriedClaim}, {"W12", tokenOfTheLeaderBefore},
 		{"W13", allAreAway}, {"I1", idUsedAgain}, {"I2", deletedMeanwhile}, {"I3", keysStand},
 	} {
@@ -117,6 +117,34 @@ func noSecondLease(f *fleet) {
 	alive.complete(succeeded(next, "w2", ""), succeededState)
 	restart()
 	f.once("l4")
+}
+
+// R5: overlap is forbidden, and the leader dies in the middle of a run, and then the worker: blocked while the lease lives, which a
+// new leadership grants anew, then the same execution goes on; the next one starts when that has ended.
+func noOverlap(f *fleet) {
+	f.nodes[0].create(&carillonv1.JobSpec{
+		Id: "r5", Queue: "r5", Schedule: every(time.Second, soon(time.Second)), Overlap: carillonv1.Overlap_OVERLAP_SKIP,
+		Lease: durationpb.New(5 * time.Second),
+	})
+	first := f.nodes[1].claimOne("w1", "r5")
+	alive, restart := f.failover()
+	alive.nothing("r5")
+	again := alive.claimOne("w2", "r5")
+	if again.GetExecutionId() != first.GetExecutionId() || again.GetAttempt() != 2 {
+		f.t.Errorf("R5: %s, attempt %d, while %s had not ended", again.GetExecutionId(), again.GetAttempt(), first.GetExecutionId())
+	}
+	if got := time.Now(); got.Before(first.GetDeadline().AsTime()) {
+		f.t.Errorf("R5: leased again at %v, before the lease's end %v", got, first.GetDeadline().AsTime())
+	}
+	alive.nothing("r5")
+	alive.complete(succeeded(again, "w2", ""), succeededState)
+	next := alive.claimOne("w3", "r5")
+	if !next.GetNominalTime().AsTime().After(again.GetNominalTime().AsTime()) {
+		f.t.Errorf("R5: %v after %v", next.GetNominalTime().AsTime(), again.GetNominalTime().AsTime())
+	}
+	alive.complete(succeeded(next, "w3", ""), succeededState)
+	restart()
+	call(f.t, f.nodes[0].jobs().DeleteJob, &carillonv1.DeleteJobRequest{Id: "r5"})
 }
 
 // W1: the worker dies, and the leader that gave it the lease.

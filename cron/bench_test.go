@@ -112,7 +112,7 @@ func TestNextDoesNotAllocate(t *testing.T) {
 }
 
 // TestNextIsBounded: even the worst specs that compile are answered soon. The limit is far above the budget of 1 ms, which
-// BenchmarkNextWorst measures, because tests run on busy machines.
+// BenchmarkNextWorst measures, because tests run on busy machines, and under the race detector twenty times as long.
 func TestNextIsBounded(t *testing.T) {
 	for name, spec := range worst(t) {
 		s := mustCompile(t, spec)
@@ -123,7 +123,7 @@ func TestNextIsBounded(t *testing.T) {
 			s.Next(at)
 			best = min(best, time.Since(start))
 		}
-		if best > 20*time.Millisecond {
+		if best > 100*time.Millisecond {
 			t.Errorf("%s took %v", name, best)
 		}
 	}

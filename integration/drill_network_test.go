@@ -36,7 +36,10 @@ func TestDrillNetworkIsCut(t *testing.T) {
 func isolated(d *drill, n *network, victim *server) {
 	d.t.Helper()
 	kept := fmt.Sprint("kept-", time.Now().UnixNano())
-	victim.create(&carillonv1.JobSpec{Id: kept, Schedule: in(time.Hour)})
+	await(d.t, 10*time.Second, "a job is accepted after what was before", func() bool {
+		_, err := try(victim.jobs().CreateJob, &carillonv1.CreateJobRequest{Job: &carillonv1.JobSpec{Id: kept, Schedule: in(time.Hour)}})
+		return err == nil
+	})
 	victim.awaitJob(kept)
 	for _, s := range d.others(victim) {
 		n.lose(victim, s)

@@ -23,8 +23,7 @@ func (a *apply) advance(c *storagev1.Advance) Result {
 	}
 	end := timerStart(a.stamp + 1)
 	due := a.dueTimers(end, limit+1)
-	a.dropped = map[string]bool{}
-	defer func() { a.dropped = nil }()
+	a.advancing = true
 	// As if all of it were popped: what is put back, or stays, lowers the mark again.
 	if bytes.Compare(a.m.timersFrom, end) < 0 {
 		a.m.timersFrom, a.meta.LowWaterMs = end, a.stamp+1
@@ -37,6 +36,7 @@ func (a *apply) advance(c *storagev1.Advance) Result {
 		}
 		fired++
 	}
+	a.advancing, a.dropped = false, nil
 	if fired < len(due) {
 		a.lowerTimers(due[fired].atMS, due[fired].key)
 	}

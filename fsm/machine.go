@@ -101,8 +101,10 @@ type apply struct {
 	command *storagev1.Command
 	// open is the job that the command has in hand, if it has one whose executions may end meanwhile.
 	open openJob
-	// dropped are timers that an advance took out of the index otherwise than by firing them: it has read them already.
-	dropped map[string]bool
+	// dropped are timers that an advance took out of the index otherwise than by firing them: it has read them already. Only
+	// while advancing, and nil as long as there is none.
+	advancing bool
+	dropped   map[string]bool
 	// leases granted by the command; work counts the executions it dealt with.
 	leases []*storagev1.Execution
 	work   int

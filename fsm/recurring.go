@@ -261,9 +261,13 @@ func (a *apply) disarm(tenant, jobID string, j *storagev1.Job) {
 // dropTimer removes a timer that has not fired.
 func (a *apply) dropTimer(key []byte) {
 	a.s.Delete(key)
-	if a.dropped != nil {
-		a.dropped[string(key)] = true
+	if !a.advancing {
+		return
 	}
+	if a.dropped == nil {
+		a.dropped = map[string]bool{}
+	}
+	a.dropped[string(key)] = true
 }
 
 // rearm lets j's next nominal instant stand in the index, not before an instant, or its wait for a horizon, or exhausts the

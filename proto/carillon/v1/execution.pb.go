@@ -618,10 +618,12 @@ type RangeVerdict struct {
 	From *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// Last nominal time of the range.
 	To *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Occurrences in it.
+	// Occurrences in it. 0: they were not counted.
 	Count uint64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	// skipped_missed (catch-up none), coalesced (a later one stands for them), skipped_window (older than the window) or
-	// skipped_paused.
+	// skipped_missed (catch-up none), coalesced (a later one stands for them), skipped_window (older than the window),
+	// skipped_paused, skipped_overlap (an earlier one was in the way), skipped_excluded, skipped_gap, skipped_deleted (it
+	// waited for an earlier one when its job was deleted) or skipped_replaced (it waited for its spread when its job got
+	// another schedule).
 	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	// When the verdict was given.
 	RecordTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`

@@ -2215,8 +2215,7 @@ type RangeVerdict struct {
 	ToMs   int64                  `protobuf:"varint,2,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
 	Count  uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// skipped_missed | skipped_paused | skipped_window | skipped_overlap | skipped_excluded | skipped_gap | skipped_deleted |
-	// skipped_replaced |
-	// coalesced
+	// coalesced | skipped_replaced
 	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	RecordedMs    int64  `protobuf:"varint,5,opt,name=recorded_ms,json=recordedMs,proto3" json:"recorded_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields

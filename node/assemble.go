@@ -213,7 +213,7 @@ func (n *Node) openRoutes() error {
 		Leader: n.leaderOf, Logger: n.logger,
 	})
 	n.poller = route.NewPoller(n.router, route.PollerConfig{
-		Leaders: n.leaderStores, ShardOf: n.slots.shardOf, Interested: n.interested,
+		Leaders: n.leaderStores, Stores: n.inner.others, ShardOf: n.slots.shardOf, Interested: n.interested,
 	})
 	return nil
 }

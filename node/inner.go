@@ -98,6 +98,7 @@ func (n *Node) openInner(l net.Listener, waiting int) (net.Listener, error) {
 	in.path, in.calls = route.NewHandler(route.HandlerConfig{
 		Self: ident.StoreUUID, Local: in.localOrNil, Member: n, Logger: n.logger,
 		Suspects: func(store string) bool { return n.serving.Load() && n.router.Suspects(store) },
+		Relayer:  n.relayer,
 	})
 	n.inner = in
 	return in.mux.Public(), nil
@@ -106,6 +107,14 @@ func (n *Node) openInner(l net.Listener, waiting int) (net.Listener, error) {
 func (in *inner) localOrNil() route.Local {
 	if l := in.local.Load(); l != nil {
 		return l
+	}
+	return nil
+}
+
+// relayer asks other nodes for a third one; nil while this one starts.
+func (n *Node) relayer() route.Relayer {
+	if n.serving.Load() && n.poller != nil {
+		return n.poller
 	}
 	return nil
 }

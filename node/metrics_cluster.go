@@ -58,6 +58,7 @@ func (c collector) collectTraffic(out chan<- prometheus.Metric) {
 	counter(out, "carillon_forwarded_calls_failed_total", "Calls to other nodes that had no answer.", float64(calls.CallsFailed))
 	counter(out, "carillon_forwarded_commands_total", "Commands passed to the nodes that lead their shards.", float64(calls.Commands))
 	counter(out, "carillon_forwarded_polls_total", "Claims passed to other leaders.", float64(calls.Polls))
+	counter(out, "carillon_relayed_polls_total", "Those of them that went through a third node, as this one does not hear the leader.", float64(calls.Relayed))
 	counter(out, "carillon_forwarded_leases_total", "Leases that those brought.", float64(calls.Leases))
 	counter(out, "carillon_hints_received_total", "Queues in which others said to have work.", float64(calls.Hints))
 	counter(out, "carillon_hints_sent_total", "Queues in which this node told others to have work.", float64(c.n.traffic.hintsSent.Load()))

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -74,6 +75,7 @@ func newCluster(t *testing.T, stores ...string) *cluster {
 		n.work = newWork(n)
 		_, handler := NewHandler(HandlerConfig{
 			Self: store, Local: n.current, Member: member{n}, Suspects: func(store string) bool { return n.router.Suspects(store) },
+			Relayer: func() Relayer { return n.poller },
 		})
 		n.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			n.mu.Lock()
@@ -216,7 +218,12 @@ func (c *cluster) withPollers(stores ...string) {
 		c.lead(uint32(i+1), store)
 	}
 	for _, n := range c.nodes {
-		n.poller = NewPoller(n.router, PollerConfig{Leaders: func() []string { return stores }, ShardOf: shardOf})
+		n.poller = NewPoller(n.router, PollerConfig{
+			Leaders: func() []string { return stores }, ShardOf: shardOf,
+			Stores: func() []string {
+				return slices.DeleteFunc(slices.Clone(stores), func(s string) bool { return s == n.store })
+			},
+		})
 		n.router.disturbed.Store(0)
 		ctx, cancel := context.WithCancel(context.Background())
 		stopped := make(chan error, 1)

@@ -40,8 +40,10 @@ type HandlerConfig struct {
 	Local func() Local
 	// Suspects says of which stores it is to be taken that they do not hear this node; nil: of none. It is asked with every poll.
 	Suspects func(store string) bool
-	Member   Member
-	Logger   *slog.Logger
+	// Relayer returns what asks other nodes for a third one; nil while the node starts. It is asked with every poll to relay.
+	Relayer func() Relayer
+	Member  Member
+	Logger  *slog.Logger
 }
 
 // NewHandler returns the called side, and the path below which it is to be mounted on the cluster's listener. It serves
@@ -219,6 +221,9 @@ func (s *server) Poll(
 	ctx context.Context, call *connect.Request[clusterv1.PollRequest],
 ) (*connect.Response[clusterv1.PollResponse], error) {
 	req := call.Msg
+	if req.Relay {
+		return s.relay(ctx, req)
+	}
 	local, err := s.local(req.Store)
 	if err != nil {
 		return nil, err
@@ -238,7 +243,7 @@ func (s *server) Poll(
 		local.Release(leases[fit:])
 		leases = leases[:fit]
 	}
-	undeliverable(ctx, local, leases)
+	undeliverable(ctx, local.Release, leases)
 	return connect.NewResponse(&clusterv1.PollResponse{Executions: leases}), nil
 }
 
@@ -273,9 +278,9 @@ func pollCode(err error) connect.Code {
 }
 
 // undeliverable has leases given back if the answer does not leave.
-func undeliverable(ctx context.Context, local Local, leases []*storagev1.Execution) {
+func undeliverable(ctx context.Context, release func([]*storagev1.Execution), leases []*storagev1.Execution) {
 	if d, ok := ctx.Value(deliveryKey{}).(*delivery); ok && len(leases) > 0 {
-		d.undo = func() { local.Release(leases) }
+		d.undo = func() { release(leases) }
 	}
 }
 

@@ -20,10 +20,12 @@ import (
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
-// PollerConfig is what NewPoller needs; Interested may be nil.
+// PollerConfig is what NewPoller needs; Interested may be nil, and Stores: there are none.
 type PollerConfig struct {
 	// Leaders are the stores that lead a shard as far as this node knows. It must be cheap.
 	Leaders func() []string
+	// Stores are the other stores of the cluster. It is asked when a leader is not heard.
+	Stores func() []string
 	// ShardOf returns the shard of a job.
 	ShardOf func(tenant, jobID string) uint32
 	// Interested is called when Interest has grown, for the leaders to be told at once. It must not block.
@@ -52,6 +54,9 @@ type Poller struct {
 
 // NewPoller returns a poller that calls through router.
 func NewPoller(router *Router, cfg PollerConfig) *Poller {
+	if cfg.Stores == nil {
+		cfg.Stores = func() []string { return nil }
+	}
 	return &Poller{
 		cfg: cfg, router: router, local: router.cfg.Local, self: router.cfg.Self, log: router.cfg.Logger,
 		hints: newHints(cfg.Interested), claims: newClaims(time.Now()),
@@ -301,7 +306,7 @@ func (f *filling) wait() error {
 			early, err = 0, f.askAll(rotated(f.p.hints.known(f.req.Queues), f.p.turn.Add(1)))
 		case time.Since(began) < min(left, recheck):
 			early++
-		case time.Until(f.until) > 0 && f.p.hints.neglected(f.req.Queues, time.Now(), f.p.recheckAfter):
+		case time.Until(f.until) > 0 && f.p.hints.neglected(f.req.Queues, time.Now(), recheck):
 			early, err = 0, f.askAll(f.p.others(f.p.turn.Add(1)))
 		}
 		if err != nil || len(f.got) > 0 {
@@ -321,18 +326,23 @@ func (f *filling) askAll(stores []string) error {
 	return nil
 }
 
-// askPeer polls another leader without waiting. The call goes on when the caller leaves, so that what it brings is known
+// askPeer polls another leader without waiting, through a third node if this one does not hear it. The call goes on when the caller leaves, so that what it brings is known
 // and can be given back; if its answer is lost it is made once more, which finds the same leases.
 func (p *Poller) askPeer(ctx context.Context, store string, req *rpc.PollRequest, most int) ([]*storagev1.Execution, error) {
-	peer, err := p.router.peer(store)
+	via := p.via(store)
+	peer, err := p.router.peer(via)
 	if err != nil {
 		return nil, err
 	}
 	p.router.counters.polls.Add(1)
+	if via != store {
+		p.router.counters.relayed.Add(1)
+	}
 	p.claims.remember(req.ClaimID, time.Now())
 	ctx = context.WithoutCancel(ctx)
 	msg := &clusterv1.PollRequest{
 		Store: store, From: p.self, ClaimId: req.ClaimID, Worker: req.Worker, Queues: req.Queues, Max: uint32(most), LeaseMs: req.LeaseMS,
+		Relay: via != store,
 	}
 	res, err := call(ctx, peer, peer.client.Poll, msg)
 	var unavailable *rpc.Unavailable

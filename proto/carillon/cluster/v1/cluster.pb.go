@@ -1246,7 +1246,7 @@ func (x *Failure) GetLeaderStore() string {
 // PollRequest asks for up to max executions of the queues and waits up to wait_ms for the first.
 type PollRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The store that is meant, and the one that calls.
+	// The store that is meant, and the one that calls. With relay they do not hear each other.
 	Store string `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
 	From  string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	// The identity of the poll, the same at every leader.
@@ -1255,8 +1255,10 @@ type PollRequest struct {
 	Queues  []string `protobuf:"bytes,5,rep,name=queues,proto3" json:"queues,omitempty"`
 	Max     uint32   `protobuf:"varint,6,opt,name=max,proto3" json:"max,omitempty"`
 	// 0: each job's own.
-	LeaseMs       int64 `protobuf:"varint,7,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
-	WaitMs        int64 `protobuf:"varint,8,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	LeaseMs int64 `protobuf:"varint,7,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	WaitMs  int64 `protobuf:"varint,8,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	// The called node, which is not the store that is meant, is to ask that one without waiting, as from itself.
+	Relay         bool `protobuf:"varint,9,opt,name=relay,proto3" json:"relay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1345,6 +1347,13 @@ func (x *PollRequest) GetWaitMs() int64 {
 		return x.WaitMs
 	}
 	return 0
+}
+
+func (x *PollRequest) GetRelay() bool {
+	if x != nil {
+		return x.Relay
+	}
+	return false
 }
 
 // PollResponse has the leases: at most max.
@@ -3419,7 +3428,7 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
 	"\x05shard\x18\x03 \x01(\rR\x05shard\x12\x12\n" +
 	"\x04term\x18\x04 \x01(\x04R\x04term\x12!\n" +
-	"\fleader_store\x18\x05 \x01(\tR\vleaderStore\"\xc8\x01\n" +
+	"\fleader_store\x18\x05 \x01(\tR\vleaderStore\"\xde\x01\n" +
 	"\vPollRequest\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x19\n" +
@@ -3428,7 +3437,8 @@ const file_carillon_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x06queues\x18\x05 \x03(\tR\x06queues\x12\x10\n" +
 	"\x03max\x18\x06 \x01(\rR\x03max\x12\x19\n" +
 	"\blease_ms\x18\a \x01(\x03R\aleaseMs\x12\x17\n" +
-	"\await_ms\x18\b \x01(\x03R\x06waitMs\"N\n" +
+	"\await_ms\x18\b \x01(\x03R\x06waitMs\x12\x14\n" +
+	"\x05relay\x18\t \x01(\bR\x05relay\"N\n" +
 	"\fPollResponse\x12>\n" +
 	"\n" +
 	"executions\x18\x01 \x03(\v2\x1e.carillon.storage.v1.ExecutionR\n" +

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -97,6 +98,28 @@ func TestSweepsAreBounded(t *testing.T) {
 	}
 	if res := b.apply(housekeep); res.More || len(b.m.stops) != 0 || ReadMeta(b.s).Jobs != 0 {
 		t.Fatalf("after two entries: more %v, %d markers", res.More, len(b.m.stops))
+	}
+}
+
+// TestDeleteCancelsAllThatIsHeld: of more than one entry takes a task cancels the rest.
+func TestDeleteCancelsAllThatIsHeld(t *testing.T) {
+	sc := newScript(t)
+	var out strings.Builder
+	sc.line(&out, "create id=a every=1h paused now=1s")
+	triggers := make([]*storagev1.Command, MaxBatch+50)
+	for i := range triggers {
+		triggers[i] = &storagev1.Command{TriggerJob: &storagev1.TriggerJob{
+			Tenant: "t", JobId: "a", Discriminator: fmt.Sprint(i), Hash: []byte{1},
+		}}
+	}
+	sc.apply(triggers...)
+	r := sc.apply(&storagev1.Command{DeleteJob: &storagev1.DeleteJob{Tenant: "t", JobId: "a"}})[0]
+	if r.Task == nil || sc.m.meta.Held != 50 || !sc.fx.TasksStarted {
+		t.Fatalf("task %v, %d held", r.Task, sc.m.meta.Held)
+	}
+	sc.line(&out, "step-task id="+r.Task.Id)
+	if sc.m.meta.Held != 0 {
+		t.Errorf("%d are held of a deleted job", sc.m.meta.Held)
 	}
 }
 

@@ -85,7 +85,7 @@ func (u *update) resume() {
 		u.putWaiting(e)
 		u.waiting = e
 	}
-	u.releaseHeld()
+	u.task = u.releaseHeld(tenant, jobID, j, inlineResume)
 }
 
 // resumeRecurring applies a rule, unspecified: the job's own, to the instants of a pause: each of them was missed, however
@@ -100,21 +100,23 @@ func (a *apply) resumeRecurring(tenant, jobID string, j *storagev1.Job, rule sto
 	a.rearm(tenant, jobID, j, 0)
 }
 
-// releaseHeld makes ready what the job held and nothing stops any more: some now, the others by a task.
-func (u *update) releaseHeld() {
-	if u.meta.Held == 0 {
-		return
+// releaseHeld lets go what a job held and nothing stops any more, or what a deleted one held: up to limit now, the others by a
+// task, which it returns then.
+func (a *apply) releaseHeld(tenant, jobID string, j *storagev1.Job, limit int) *storagev1.Task {
+	if a.meta.Held == 0 {
+		return nil
 	}
-	filter := &storagev1.Filter{Tenant: u.c.Tenant, JobId: u.c.JobId}
 	t := &storagev1.Task{
-		Id:   resumeTaskID(u.c.Tenant, u.c.JobId, u.j),
-		Kind: storagev1.TaskKind_TASK_KIND_RELEASE, Filter: filter, CreatedMs: u.meta.ClockMs, UpdatedMs: u.meta.ClockMs,
+		Id:   resumeTaskID(tenant, jobID, j),
+		Kind: storagev1.TaskKind_TASK_KIND_RELEASE, Filter: &storagev1.Filter{Tenant: tenant, JobId: jobID},
+		CreatedMs: a.meta.ClockMs, UpdatedMs: a.meta.ClockMs,
 	}
-	u.stepRelease(t, inlineResume)
-	u.work += int(t.SeenCount)
-	if !t.Finished {
-		u.putTask(t)
-		u.effects.TasksStarted = true
-		u.task = t
+	a.stepRelease(t, limit)
+	a.work += int(t.SeenCount)
+	if t.Finished {
+		return nil
 	}
+	a.putTask(t)
+	a.effects.TasksStarted = true
+	return t
 }

@@ -92,7 +92,9 @@ func (a *apply) putOver(want *storagev1.CreateJob, j *storagev1.Job) Result {
 		PauseAfterFailures: want.PauseAfterFailures, Labels: want.Labels, Template: want.Template,
 		Horizon: want.Horizon, HorizonFromMs: want.HorizonFromMs,
 	})
-	res.Put = storagev1.PutOutcome_PUT_OUTCOME_CHANGED
+	if res.Refusal == nil {
+		res.Put = storagev1.PutOutcome_PUT_OUTCOME_CHANGED
+	}
 	return res
 }
 

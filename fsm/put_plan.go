@@ -43,8 +43,11 @@ func PlanPut(r Reader, c *storagev1.PutJob, nowMS int64) Result {
 	if j != nil && stillScheduled(want.Schedule, j) {
 		return res // what is pending stays
 	}
-	if fires := planNext(planned, want, nowMS); !fires && j == nil {
+	if !planNext(planned, want, nowMS) {
 		return Result{Refusal: refuseField("schedule", "has no occurrence from now on")}
+	}
+	if planned.State == storagev1.JobState_JOB_STATE_EXHAUSTED {
+		planned.State = storagev1.JobState_JOB_STATE_ACTIVE
 	}
 	return res
 }

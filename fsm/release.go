@@ -131,6 +131,6 @@ func (u *update) release() {
 		u.unpark(u.c.Tenant, u.c.JobId, j, storagev1.CatchUp_CATCH_UP_UNSPECIFIED)
 	}
 	if u.has("labels") && j.State != storagev1.JobState_JOB_STATE_PAUSED {
-		u.releaseHeld()
+		u.task = u.releaseHeld(u.c.Tenant, u.c.JobId, j, inlineResume)
 	}
 }

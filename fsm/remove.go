@@ -37,12 +37,9 @@ func (a *apply) deleteJob(c *storagev1.DeleteJob) Result {
 	if c.ExpectedVersion != 0 && c.ExpectedVersion != j.Version {
 		return Result{Refusal: versionRefusal(j)}
 	}
-	if a.meta.Held > 0 {
-		a.open = openJob{c.Tenant, c.JobId, j}
-		a.cancelHeld(c.Tenant, c.JobId, MaxBatch)
-	}
 	a.removeJob(c.Tenant, c.JobId, j, true)
-	a.open = openJob{}
+	// Unlike others of a deleted job nothing would touch them again, and the leader's hints may be older than the newest.
+	task := a.releaseHeld(c.Tenant, c.JobId, j, MaxBatch)
 	for _, hint := range c.Hints {
 		if _, e := readHint(a.s, hint); e != nil && e.Tenant == c.Tenant && e.JobId == c.JobId && e.Incarnation <= j.Incarnation {
 			a.cancel(hint, e, "")
@@ -50,25 +47,12 @@ func (a *apply) deleteJob(c *storagev1.DeleteJob) Result {
 	}
 	answer := answerOf(j, nil)
 	a.putRecord(methodDelete, c.Tenant, c.JobId, c.IdempotencyKey, &storagev1.IdempotencyRecord{Hash: c.Hash, Job: answer})
-	return Result{Job: answer}
-}
-
-// cancelHeld cancels up to limit executions of a job that are held. Unlike others of a deleted job nothing would touch
-// them again, and the leader's hints may be older than the newest.
-func (a *apply) cancelHeld(tenant, jobID string, limit int) {
-	prefix := namedKey(KindHeld, tenant, jobID)
-	rows, _ := rowsFrom(a.s, prefix, PrefixEnd(prefix), limit)
-	for _, row := range rows {
-		id, ok := parseIdentKey(row.key, KindHeld)
-		if !ok {
-			panic(corrupt(row.key))
-		}
-		a.cancel(row.key, decodeNamed(row.key, row.value, &id), "")
-	}
+	return Result{Job: answer, Task: task}
 }
 
 // removeJob makes a job's row a tombstone and takes its timer out of the index. mark leaves a marker that its live
-// executions obey; a waiting one-shot has none but the one that is cancelled here.
+// executions obey; a waiting one-shot has none but the one that is cancelled here. What waits for an earlier occurrence goes
+// first: the end of that one must find nothing to start.
 func (a *apply) removeJob(tenant, jobID string, j *storagev1.Job, mark bool) {
 	waitingKey, waiting := a.waiting(tenant, jobID, j)
 	untouched := isOneShot(j) && (waiting != nil || j.Template != nil) && !j.Triggered

@@ -45,7 +45,7 @@ func (r *replay) event(t failer, e *storagev1.Event) {
 	case storagev1.EventType_EVENT_TYPE_JOB_PAUSED:
 		r.jobs[job] = "paused"
 	case storagev1.EventType_EVENT_TYPE_JOB_UPDATED:
-		// An exhausted job goes on under a new schedule.
+		// An exhausted job goes on, unless it is said to be exhausted once more.
 		if r.jobs[job] == "exhausted" {
 			r.jobs[job] = "active"
 		}
@@ -67,7 +67,7 @@ func (r *replay) event(t failer, e *storagev1.Event) {
 		storagev1.EventType_EVENT_TYPE_EXPIRED, storagev1.EventType_EVENT_TYPE_PURGED:
 		delete(r.executions, id)
 	case storagev1.EventType_EVENT_TYPE_SKIPPED:
-		if e.Count == 0 && r.jobs[job] == "active" {
+		if e.ToMs == 0 && r.jobs[job] == "active" { // a one-shot's own; else a range of instants
 			r.jobs[job] = "exhausted"
 		}
 	case storagev1.EventType_EVENT_TYPE_JOB_PARKED, storagev1.EventType_EVENT_TYPE_JOB_RELEASED,

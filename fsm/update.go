@@ -284,6 +284,10 @@ func (u *update) run() {
 		// Before what the new schedule does: it may have nothing left.
 		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_UPDATED, c.Tenant, c.JobId, j.Incarnation, j.Version)
 	}
+	if j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && u.schedule == nil {
+		// An exhausted job may go on when it is updated: this one does not.
+		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED, c.Tenant, c.JobId, j.Incarnation, j.Version)
+	}
 	u.reschedule(wasPaused, oldQueue)
 	switch {
 	case pause:

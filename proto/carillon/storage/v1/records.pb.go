@@ -506,8 +506,9 @@ func (TaskKind) EnumDescriptor() ([]byte, []int) {
 type EventType int32
 
 const (
-	EventType_EVENT_TYPE_UNSPECIFIED   EventType = 0
-	EventType_EVENT_TYPE_JOB_CREATED   EventType = 1
+	EventType_EVENT_TYPE_UNSPECIFIED EventType = 0
+	EventType_EVENT_TYPE_JOB_CREATED EventType = 1
+	// A job that is exhausted goes on then, unless JOB_EXHAUSTED follows.
 	EventType_EVENT_TYPE_JOB_UPDATED   EventType = 2
 	EventType_EVENT_TYPE_JOB_PAUSED    EventType = 3
 	EventType_EVENT_TYPE_JOB_RESUMED   EventType = 4

@@ -225,3 +225,60 @@ func TestFindAllFindsWhatFindFinds(t *testing.T) {
 		t.Fatalf("found %d of %d", found, len(ids)-2)
 	}
 }
+
+// TestOverlapsAreOneRow: what falls due while an earlier one lives is one row a job.
+func TestOverlapsAreOneRow(t *testing.T) {
+	const n = 300
+	sc := newScript(t)
+	createScripted(sc, n, "every=1s anchor=1s overlap=skip lease=10h")
+	sc.now = epochMS + 1000
+	sc.apply(&storagev1.Command{Advance: &storagev1.Advance{}})
+	rows := len(sc.s.keys)
+	sc.now = epochMS + 56_000
+	r := sc.apply(&storagev1.Command{Advance: &storagev1.Advance{}})
+	// One more is the record of the entry's events.
+	if skipped := ReadMeta(sc.s).SkippedTotal; r[0].MoreDue || skipped != 55*n || len(sc.s.keys)-rows != n+1 {
+		t.Fatalf("more due %v, %d instants skipped, %d rows more", r[0].MoreDue, skipped, len(sc.s.keys)-rows)
+	}
+}
+
+// TestPassedRangesAreWork: an entry of horizons that were full of ranges which have all passed ends when it has done enough,
+// and what it left is taken in by others.
+func TestPassedRangesAreWork(t *testing.T) {
+	const n = 100
+	sc := newScript(t)
+	createScripted(sc, n, "cron=1s n=60 skip=2s")
+	sc.now = epochMS + 600_000
+	entries := 0
+	for first := 0; first < n; entries++ {
+		var items []*storagev1.ExpandJob
+		for i := first; i < n; i++ {
+			e := buildExpand(sc, parseArgs(t, fmt.Sprintf("expand id=job-%d replace pass=8m n=1", i)))
+			items = append(items, e.Expand.Items...)
+		}
+		rows := len(sc.s.keys)
+		r := sc.apply(&storagev1.Command{Expand: &storagev1.Expand{Items: items}})
+		if more := len(sc.s.keys) - rows; more > MaxBatch+maxHorizon {
+			t.Fatalf("%d rows more in one entry", more)
+		}
+		for _, item := range r[0].Items {
+			if item.Refusal == nil {
+				first++
+			} else if item.Refusal.Code != Aborted {
+				t.Fatalf("%+v", item.Refusal)
+			}
+		}
+	}
+	if skipped := ReadMeta(sc.s).SkippedTotal; entries < 3 || skipped < 30*n {
+		t.Fatalf("%d entries, %d instants skipped", entries, skipped)
+	}
+}
+
+// createScripted makes the jobs job-0 to job-(n-1) from the words of a script's create.
+func createScripted(sc *script, n int, words string) {
+	var items []*storagev1.CreateJob
+	for i := range n {
+		items = append(items, buildCreate(sc, parseArgs(sc.t, fmt.Sprintf("create id=job-%d %s", i, words))))
+	}
+	sc.apply(&storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: items}})
+}

@@ -66,6 +66,10 @@ func (a *apply) expand(c *storagev1.Expand) Result {
 	}
 	items := make([]Item, len(c.Items))
 	for i, item := range c.Items {
+		if a.work >= MaxBatch {
+			items[i].Refusal = refuse(Aborted, "the entry has done enough: more than %d rows", MaxBatch)
+			continue
+		}
 		items[i].Refusal = a.expandJob(item)
 	}
 	return Result{Items: items}

@@ -28,20 +28,32 @@ func blocks(j *storagev1.Job) bool {
 	return j.Overlap > storagev1.Overlap_OVERLAP_ALLOW && !isOneShot(j)
 }
 
-// overlap decides an occurrence that falls due while an earlier one of its job lives.
-func (a *apply) overlap(tenant, jobID string, j *storagev1.Job, nominal int64) {
+// overlapsTo is up to where the instants next..last, all of them due, are skipped because an earlier one lives; before next,
+// if that one is not.
+func overlapsTo(j *storagev1.Job, next, last int64) int64 {
 	waits := len(j.QueuedMs)
 	switch {
-	case j.Overlap == storagev1.Overlap_OVERLAP_QUEUE_ONE && waits == 0,
+	case !blocks(j) || len(j.LiveMs) == 0,
+		j.Overlap == storagev1.Overlap_OVERLAP_QUEUE_ONE && waits == 0,
 		j.Overlap == storagev1.Overlap_OVERLAP_QUEUE_ALL && waits < maxQueued:
-		j.QueuedMs = append(j.QueuedMs, nominal)
-	case j.Overlap == storagev1.Overlap_OVERLAP_CANCEL_RUNNING:
-		a.dropQueued(tenant, jobID, j, whySkippedOverlap)
-		j.QueuedMs = append(j.QueuedMs, nominal)
-		a.cancelLive(tenant, jobID, j)
+		return next - 1
+	case j.Overlap == storagev1.Overlap_OVERLAP_CANCEL_RUNNING: // Each would wait in place of the one before.
+		to, _ := lastUpTo(j, last-1)
+		return to
 	default:
-		a.putVerdict(tenant, jobID, j, oneVerdict(nominal, whySkippedOverlap))
+		return last
 	}
+}
+
+// wait lets an occurrence wait for an earlier one of its job that lives.
+func (a *apply) wait(tenant, jobID string, j *storagev1.Job, nominal int64) {
+	if j.Overlap != storagev1.Overlap_OVERLAP_CANCEL_RUNNING {
+		j.QueuedMs = append(j.QueuedMs, nominal)
+		return
+	}
+	a.dropQueued(tenant, jobID, j, whySkippedOverlap)
+	j.QueuedMs = append(j.QueuedMs, nominal)
+	a.cancelLive(tenant, jobID, j)
 }
 
 func oneVerdict(nominal int64, why string) *storagev1.RangeVerdict {

@@ -68,31 +68,42 @@ func missedTo(j *storagev1.Job, nowMS int64) int64 {
 }
 
 // occur gives each nominal instant of j that is due its verdict: those that were missed by the catch-up rule, the others
-// by an execution. It makes at most maxOccurrences executions; the watermark says how far it came. paced: of those that were
-// missed it makes one, and returns when the next may start.
+// by an execution, or by one range verdict if an earlier one is in their way. It makes at most maxOccurrences of both; the
+// watermark says how far it came. paced: of those that were missed it makes one, and returns when the next may start.
 func (a *apply) occur(tenant, jobID string, j *storagev1.Job, d *matcher, paced bool) (notBefore int64) {
-	missedTo := missedTo(j, a.stamp)
+	missedTo, dueTo := missedTo(j, a.stamp), a.stamp-offsetOf(j)
+	if j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
+		dueTo = min(dueTo, missedTo) // The pause's rule ends there: the next firing goes by the job's own.
+	}
 	next, ok := nextOf(j, j.WatermarkMs)
 	if last, any := lastUpTo(j, missedTo); ok && any && next <= last {
 		a.catchUp(tenant, jobID, j, next, last)
 	}
 	for made := 0; ; made++ {
 		next, ok = nextOf(j, j.WatermarkMs)
-		if !ok || next > a.stamp-offsetOf(j) || j.State != storagev1.JobState_JOB_STATE_ACTIVE || undecided(j, next, missedTo) {
+		if !ok || next > dueTo || j.State != storagev1.JobState_JOB_STATE_ACTIVE || undecided(j, next, missedTo) {
 			break
 		}
-		if next > missedTo && j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
-			break // The pause's rule ends here: the next firing goes by the job's own.
-		}
-		late := next <= missedTo
-		if made == maxOccurrences {
+		late, wait := next <= missedTo, int64(0)
+		if made == maxOccurrences || made > 0 && a.work >= MaxBatch {
 			if late {
 				j.WindowFromMs = windowFrom(j, a.stamp)
 			}
 			return 0
 		}
-		a.accept(tenant, jobID, j, next, late, d)
-		if wait := pace(j, next); late && paced && wait > 0 {
+		last := next
+		if late && paced {
+			wait = pace(j, next)
+		}
+		if wait == 0 {
+			last, _ = lastUpTo(j, dueTo)
+		}
+		if to := overlapsTo(j, next, last); to >= next {
+			a.skipRange(tenant, jobID, j, next, to, whySkippedOverlap)
+		} else {
+			a.accept(tenant, jobID, j, next, late, d)
+		}
+		if wait > 0 {
 			j.WindowFromMs = windowFrom(j, a.stamp)
 			return a.stamp + wait
 		}
@@ -199,14 +210,14 @@ func (a *apply) putVerdict(tenant, jobID string, j *storagev1.Job, v *storagev1.
 	a.countSkipped(v.Why, v.Count)
 }
 
-// accept decides a nominal instant above the watermark: it starts, unless an earlier one is in its way.
+// accept decides a nominal instant above the watermark: it starts, or waits for an earlier one.
 func (a *apply) accept(tenant, jobID string, j *storagev1.Job, nominal int64, late bool, d *matcher) {
 	if nominal <= j.WatermarkMs {
 		panic(corrupt(JobKey(tenant, jobID)))
 	}
 	j.WatermarkMs = nominal
 	if blocks(j) && len(j.LiveMs) > 0 {
-		a.overlap(tenant, jobID, j, nominal)
+		a.wait(tenant, jobID, j, nominal)
 		return
 	}
 	a.start(tenant, jobID, j, nominal, late, d)

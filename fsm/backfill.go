@@ -238,6 +238,7 @@ func (a *apply) makeBackfill(t *storagev1.Task, j *storagev1.Job, nominal int64)
 	}
 	t.DoneCount++
 	a.meta.FiredTotal++
+	a.markPaused(t.Filter.GetTenant(), t.Filter.GetJobId(), j)
 	a.work++
 	a.admit(&storagev1.Execution{
 		Tenant: t.Filter.GetTenant(), JobId: t.Filter.GetJobId(), Incarnation: j.Incarnation, JobVersion: j.Version,

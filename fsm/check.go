@@ -79,7 +79,7 @@ const maxCheckIdentities = 1 << 20
 // about twice and looks others up, on any consistent Reader, whose own errors the caller asks for afterwards. It keeps in
 // memory: what a Machine keeps (settings, markers); 24 bytes for each claim whose lease-end timer stands; 8 for each
 // replaced payload, and each purged one-shot, that housekeeping is to look at; the name of each marked job that it is to
-// look at, of each job whose held executions a task releases, of each job with an overlap rule of which something lives, and of each
+// look at, of each job whose held executions a task releases, those tasks, of each job with an overlap rule of which something lives, and of each
 // job that is gone and has left a payload; and
 // 8 MiB of identities at most.
 func Check(r Reader, report func(Violation)) {
@@ -107,11 +107,11 @@ type checker struct {
 	stops map[jobName]stop
 	// settings has the queues, tenants and rules, to ask it what they pause.
 	settings *Machine
-	// swept are marked jobs that housekeeping looks at, resuming those whose held executions a task releases, releasing the
-	// tenants of which a task releases what is held or parked; the empty name stands for all.
+	// swept are marked jobs that housekeeping looks at, resuming those whose held executions a task releases, releasing the tasks
+	// that release what a pause around jobs has stopped.
 	swept     map[jobName]bool
 	resuming  map[jobName]bool
-	releasing map[string]bool
+	releasing []*storagev1.Task
 	leases    []leaseRange
 	// replaced are hashes of payloads that housekeeping looks at, purged of one-shots without an execution that it does.
 	replaced map[uint64]struct{}
@@ -142,7 +142,7 @@ func newChecker(r Reader, report func(Violation)) *checker {
 			queues: map[string]*storagev1.QueueSettings{}, tenants: map[string]*storagev1.TenantSettings{},
 			rules: map[string]*storagev1.PauseRule{},
 		},
-		swept: map[jobName]bool{}, resuming: map[jobName]bool{}, releasing: map[string]bool{}, replaced: map[uint64]struct{}{},
+		swept: map[jobName]bool{}, resuming: map[jobName]bool{}, replaced: map[uint64]struct{}{},
 		purged: map[uint64]struct{}{}, stray: map[jobName][]byte{}, blocking: map[jobName]int{}, maxIDs: maxCheckIdentities,
 	}
 }

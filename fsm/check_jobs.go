@@ -130,8 +130,14 @@ func (c *checker) recurringRow(key []byte, tenant, jobID string, j *storagev1.Jo
 		c.fail(RuleOccurrence, key, "its horizon goes by zone data %q, while all of the shard's are said to go by %s or newer",
 			j.Horizon.ZoneVersion, c.meta.ZoneVersion)
 	}
+	switch hasRule := j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED; {
+	case j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && !ended(j):
+		c.fail(RuleOccurrence, key, "it is exhausted, and has something left")
+	case hasRule && (j.Parked || j.State == storagev1.JobState_JOB_STATE_PAUSED):
+		c.fail(RuleOccurrence, key, "something stops it, and the rule of a pause that ended before is to decide")
+	}
 	for _, ms := range j.QueuedMs {
-		if ms > j.WatermarkMs || len(j.LiveMs) == 0 && isActive {
+		if ms > j.WatermarkMs || len(j.LiveMs) == 0 && !isStopped(j) {
 			c.fail(RuleOccurrence, key, "its occurrence %d waits for nothing", ms)
 		}
 	}

@@ -59,13 +59,15 @@ func (c *checker) parkedRow(key, value []byte) {
 	switch {
 	case !j.GetParked():
 		c.fail(RuleTimer, key, "no job is parked there")
-	case !c.settings.stopsJob(tenant, j) && !c.releases(tenant):
-		c.fail(RuleMarker, key, "nothing stops its job, and nothing releases it")
+	case !c.settings.stoppedAround(tenant, j) && !slices.ContainsFunc(c.releasing, func(t *storagev1.Task) bool { return releases(t, tenant, j) }):
+		c.fail(RuleMarker, key, "nothing stops its job, and no task of a pause that did releases it")
 	}
 }
 
-// releases says whether a task releases what is held or parked of a tenant.
-func (c *checker) releases(tenant string) bool { return c.releasing[tenant] || c.releasing[""] }
+// releases says whether a task looks at all that is held of a tenant.
+func (c *checker) releases(tenant string) bool {
+	return slices.ContainsFunc(c.releasing, func(t *storagev1.Task) bool { return t.Filter.GetTenant() == "" || t.Filter.Tenant == tenant })
+}
 
 func (c *checker) stopRow(key, value []byte) {
 	tenant, jobID, ok := parseJobKey(key, KindStop)
@@ -97,8 +99,8 @@ func (c *checker) taskRow(key, value []byte) {
 		c.fail(RuleRow, key, "cannot be decoded")
 	case t.Finished:
 		c.wantExpiry(key, t.UpdatedMs+taskKeptMS(t), expireTask)
-	case t.Kind == storagev1.TaskKind_TASK_KIND_RELEASE && t.Filter.GetJobId() == "":
-		c.releasing[t.Filter.GetTenant()] = true
+	case isRelease(t):
+		c.releasing = append(c.releasing, t)
 	case t.Kind == storagev1.TaskKind_TASK_KIND_RELEASE:
 		c.resuming[jobName{t.Filter.GetTenant(), t.Filter.GetJobId()}] = true
 	}
@@ -418,6 +420,9 @@ func (c *checker) live(key []byte, e *storagev1.Execution) {
 	j := c.job(e.Tenant, e.JobId)
 	if (j == nil || j.Incarnation != e.Incarnation) && !c.stopped(e.Tenant, e.JobId, e.Incarnation) {
 		c.fail(RuleJob, key, "the job of %s is not there", ExecutionID(e))
+	}
+	if j != nil && j.Incarnation == e.Incarnation && j.State == storagev1.JobState_JOB_STATE_PAUSED && !c.stops[jobName{e.Tenant, e.JobId}].paused {
+		c.fail(RuleMarker, key, "the job of %s is paused, and no marker says so", ExecutionID(e))
 	}
 	if e.Blocks && j != nil && j.Incarnation == e.Incarnation && j.State != storagev1.JobState_JOB_STATE_DELETED {
 		c.blocking[jobName{e.Tenant, e.JobId}]++

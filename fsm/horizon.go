@@ -36,7 +36,7 @@ func (a *apply) fireExpand(t *dueTimer) {
 	if j == nil || j.NextMs != 0 || j.TimerMs != t.atMS || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
 		panic(corrupt(t.key))
 	}
-	if a.m.stopsJob(t.id.Tenant, j) {
+	if a.m.stoppedAround(t.id.Tenant, j) {
 		a.park(t.id.Tenant, t.id.JobID, j)
 	} else {
 		a.askAt(t.id.Tenant, t.id.JobID, j, a.stamp+expandAgainMS)
@@ -133,7 +133,7 @@ func (a *apply) mayPass(c *storagev1.ExpandJob, j *storagev1.Job, replaces bool)
 	rule := missedRule(j)
 	next := c.Horizon.NextMs
 	switch {
-	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.Parked || a.m.stopsJob(c.Tenant, j):
+	case !replaces || j.State != storagev1.JobState_JOB_STATE_ACTIVE || j.Parked || a.m.stoppedAround(c.Tenant, j):
 		return refuse(Aborted, "only instants right after the watermark of an active job can be passed over")
 	case c.PassedFromMs <= c.FromMs || c.PassedToMs < c.PassedFromMs:
 		return refuseField("passed", "out of order")

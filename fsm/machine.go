@@ -17,6 +17,8 @@ type Machine struct {
 	rules   map[string]*storagev1.PauseRule
 	// holding are the rules that pause something.
 	holding []*storagev1.PauseRule
+	// releases are the tasks of pauses around jobs that have ended, until each has finished: of the last that ended first.
+	releases []*storagev1.Task
 
 	// Positions in the timer and expiry indexes below which no live row stands: scans start there and not among the
 	// tombstones of what was popped. Only meta.low_water_ms of them is state, so that they never change a result.

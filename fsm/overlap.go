@@ -160,7 +160,7 @@ func (a *apply) tell(e *storagev1.Execution) {
 // countFailure counts a dead letter of j's schedule, and pauses j when there were too many in a row.
 func (a *apply) countFailure(tenant, jobID string, j *storagev1.Job) {
 	j.Failures++
-	if j.PauseAfterFailures == 0 || j.Failures < j.PauseAfterFailures || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
+	if j.PauseAfterFailures == 0 || j.Failures < j.PauseAfterFailures || isStopped(j) || ended(j) && len(j.QueuedMs) == 0 {
 		return
 	}
 	j.Version++
@@ -178,12 +178,20 @@ func (a *apply) pauseJob(tenant, jobID string, j *storagev1.Job, mark bool) {
 	a.disarm(tenant, jobID, j)
 	j.HeldRule = storagev1.CatchUp_CATCH_UP_UNSPECIFIED
 	if mark {
-		name := jobName{tenant, jobID}
-		s := a.m.stops[name]
+		a.markPaused(tenant, jobID, j)
+	}
+	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_PAUSED, tenant, jobID, j.Incarnation, j.Version)
+}
+
+// markPaused lets what lives of a job, or is about to, be held if the job is paused. One that has nothing alive when its pause
+// begins has no marker.
+func (a *apply) markPaused(tenant, jobID string, j *storagev1.Job) {
+	name := jobName{tenant, jobID}
+	s := a.m.stops[name]
+	if j.State == storagev1.JobState_JOB_STATE_PAUSED && !s.paused {
 		s.paused = true
 		a.setStop(name, s)
 	}
-	a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_PAUSED, tenant, jobID, j.Incarnation, j.Version)
 }
 
 // takeIn lets the live executions at keys block the next occurrence: their job has got an overlap rule.
@@ -202,4 +210,50 @@ func (a *apply) takeIn(j *storagev1.Job, keys [][]byte) {
 		a.s.Set(key, encodeNamed(e))
 	}
 	slices.Sort(j.LiveMs)
+}
+
+// checkOverlap finds what begins to block when the job gets an overlap rule.
+func (u *update) checkOverlap() *Refusal {
+	u.blocked = blocks(u.j)
+	if !u.has("overlap") || isOneShot(u.j) || u.c.Overlap <= storagev1.Overlap_OVERLAP_ALLOW || u.blocked {
+		return nil
+	}
+	_, complete := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn)
+	if !complete {
+		return &Refusal{
+			Code: FailedPrecondition, Field: "overlap",
+			Message: fmt.Sprintf("more than %d executions of the job live: pause it until they have ended, or cancel them", maxTakenIn),
+		}
+	}
+	return nil
+}
+
+// setOverlap changes the rule. What lives begins to block, and what waits and no longer has to starts.
+func (u *update) setOverlap() {
+	j := u.j
+	j.Overlap = u.c.Overlap
+	if blocks(j) && !u.blocked {
+		// Those that the old schedule has just made among them.
+		keys, _ := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn+maxOccurrences)
+		u.takeIn(j, keys)
+	}
+	if j.Overlap == storagev1.Overlap_OVERLAP_SKIP {
+		u.dropQueued(u.c.Tenant, u.c.JobId, j, whySkippedOverlap)
+	}
+	u.startQueued(u.c.Tenant, u.c.JobId, j)
+}
+
+// revive lets an exhausted job go on that has got a run back: an occurrence that waited was dropped. Those that fell due while it
+// waited were in its way.
+func (u *update) revive() {
+	j, to := u.j, u.stamp-offsetOf(u.j)
+	u.closeUpTo(to, whySkippedOverlap)
+	if h := j.Horizon; unknown(j) && h.GetToMs() < to {
+		if from := max(j.WatermarkMs, h.ToMs) + 1; from < to {
+			u.putVerdict(u.c.Tenant, u.c.JobId, j, &storagev1.RangeVerdict{FromMs: from, ToMs: to, Why: whySkippedOverlap})
+		}
+		j.WatermarkMs, h.ToMs = to, to
+	}
+	j.State = storagev1.JobState_JOB_STATE_ACTIVE
+	u.rearm(u.c.Tenant, u.c.JobId, j, 0)
 }

@@ -9,10 +9,6 @@ import (
 // pause takes the job's timer out of the index and marks the job, so that its live executions are held.
 func (u *update) pause() {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
-	if j.State == storagev1.JobState_JOB_STATE_EXHAUSTED {
-		// Its schedule has ended within this very update.
-		return
-	}
 	if u.waiting != nil {
 		u.dropWaiting(u.waitingKey)
 		j.Template = u.waiting.Template
@@ -60,8 +56,8 @@ func (a *apply) fireResume(t *dueTimer) {
 	a.s.Set(key, mustEncode(j.MarshalVT()))
 }
 
-// resume lets the job go on: what it held becomes ready, and what it missed goes by the rule that the resume names, or else
-// the pause, or else by its catch-up rule.
+// resume ends the job's own pause: what it held becomes ready, and what it missed goes by the rule that the resume names, or else
+// the pause, or else by its catch-up rule; unless something else stops it still.
 func (u *update) resume() {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
 	rule := cmp.Or(u.c.Pause.GetResume(), j.Pause.GetResume())
@@ -75,7 +71,7 @@ func (u *update) resume() {
 	u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_RESUMED, tenant, jobID, j.Incarnation, j.Version)
 	switch {
 	case !isOneShot(j):
-		u.resumeRecurring(tenant, jobID, j, rule)
+		u.goOn(tenant, jobID, j, rule)
 	case j.Template != nil:
 		e := &storagev1.Execution{
 			Tenant: tenant, JobId: jobID, Incarnation: j.Incarnation, JobVersion: j.Version, OneShot: true,
@@ -86,18 +82,6 @@ func (u *update) resume() {
 		u.waiting = e
 	}
 	u.task = u.releaseHeld(tenant, jobID, j, inlineResume)
-}
-
-// resumeRecurring applies a rule, unspecified: the job's own, to the instants of a pause: each of them was missed, however
-// recent.
-func (a *apply) resumeRecurring(tenant, jobID string, j *storagev1.Job, rule storagev1.CatchUp) {
-	j.HeldToMs, j.HeldRule = a.stamp-offsetOf(j), rule
-	next, ok := nextOf(j, j.WatermarkMs)
-	if last, any := lastUpTo(j, j.HeldToMs); ok && any && next <= last {
-		a.catchUp(tenant, jobID, j, next, last)
-	}
-	a.startQueued(tenant, jobID, j)
-	a.rearm(tenant, jobID, j, 0)
 }
 
 // releaseHeld lets go what a job held and nothing stops any more, or what a deleted one held: up to limit now, the others by a

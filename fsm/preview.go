@@ -17,7 +17,8 @@ type ResumePreview struct {
 	// Held executions would go on; More: not all were counted.
 	Held uint64
 	More bool
-	// StoppedBy are the pauses that would stop the job all the same: queue:NAME, tenant:NAME, rule:ID.
+	// StoppedBy are the pauses that would stop the job all the same: queue:NAME, tenant:NAME, rule:ID. As long as there is one
+	// nothing is decided: the numbers are those of the rule that was asked for, if the last of them ended now.
 	StoppedBy []string
 }
 
@@ -35,7 +36,7 @@ func CountEvery(e *storagev1.Every, fromMS, toMS int64) uint64 {
 }
 
 // PreviewResume says what a resume by a rule, unspecified: that of the job's pause, or the job's own, would do at nowMS. ok is
-// false when there is no such job. It decides as Apply does: see resumeRecurring and fireOneShot.
+// false when there is no such job. It decides as Apply does: see goOn and fireOneShot.
 func PreviewResume(
 	r Reader, tenant, jobID string, rule storagev1.CatchUp, nowMS int64, count CountInstants,
 ) (p ResumePreview, ok bool, err error) {

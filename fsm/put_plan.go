@@ -40,7 +40,11 @@ func PlanPut(r Reader, c *storagev1.PutJob, nowMS int64) Result {
 	planned.Schedule, planned.CatchUp, planned.CatchUpWindowMs, planned.Labels = schedule, want.CatchUp, want.CatchUpWindowMs, want.Labels
 	planned.Overlap, planned.CatchUpPerMinute, planned.PauseAfterFailures = want.Overlap, want.CatchUpPerMinute, want.PauseAfterFailures
 	planned.Template = want.Template.CloneVT()
+	if planned.Overlap == storagev1.Overlap_OVERLAP_SKIP {
+		planned.QueuedMs = nil
+	}
 	if j != nil && stillScheduled(want.Schedule, j) {
+		planRevival(planned, nowMS)
 		return res // what is pending stays
 	}
 	if !planNext(planned, want, nowMS) {
@@ -69,6 +73,17 @@ func (v *JobView) planOver(want *storagev1.CreateJob) Result {
 		return Result{Refusal: firedRefusal()}
 	}
 	return Result{Put: storagev1.PutOutcome_PUT_OUTCOME_CHANGED}
+}
+
+// planRevival lets an exhausted job go on that gets a run back.
+func planRevival(j *storagev1.Job, nowMS int64) {
+	if j.State != storagev1.JobState_JOB_STATE_EXHAUSTED || isOneShot(j) {
+		return
+	}
+	next, ok := nextOf(j, max(j.WatermarkMs, nowMS-offsetOf(j)))
+	if ok || unknown(j) {
+		j.State, j.NextMs = storagev1.JobState_JOB_STATE_ACTIVE, next
+	}
 }
 
 // planNext sets what a job would fire next, as far as it can be known. It reports whether there is, or may be, anything.

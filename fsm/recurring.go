@@ -43,7 +43,7 @@ func (a *apply) fireRecurring(t *dueTimer, d *matcher) {
 	if j == nil || j.NextMs == 0 || timerAt(j) != t.atMS || j.State != storagev1.JobState_JOB_STATE_ACTIVE {
 		panic(corrupt(t.key))
 	}
-	if a.m.stopsJob(t.id.Tenant, j) {
+	if a.m.stoppedAround(t.id.Tenant, j) {
 		a.park(t.id.Tenant, t.id.JobID, j)
 		a.s.Set(key, mustEncode(j.MarshalVT()))
 		return

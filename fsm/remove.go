@@ -190,10 +190,7 @@ func (a *apply) triggerJob(c *storagev1.TriggerJob) Result {
 	}
 	id := ExecutionID(e)
 	a.meta.FiredTotal++
-	if name := (jobName{c.Tenant, c.JobId}); j.State == storagev1.JobState_JOB_STATE_PAUSED && !a.m.stops[name].paused {
-		// Nothing was alive when it was paused: from now on its pause has something to hold.
-		a.setStop(name, stop{paused: true, deletedTo: a.m.stops[name].deletedTo})
-	}
+	a.markPaused(c.Tenant, c.JobId, j)
 	a.admit(e, nil)
 	a.putRecord(methodTrigger, c.Tenant, c.JobId, c.Discriminator, &storagev1.IdempotencyRecord{Hash: c.Hash, ExecutionId: id})
 	return Result{ExecutionID: id, Items: []Item{{}}}

@@ -12,6 +12,9 @@ import (
 // It holds from the entry that puts it to the one that replaces it, or to the one in which the timer of its end fires: whether
 // it holds is state, and no comparison with a clock that another leader may read differently.
 
+// releasePrefixOfID begins the ids of tasks that release what a pause around jobs has stopped.
+const releasePrefixOfID = "release~"
+
 // What a pause is of, in keys of settings and of the timers of pauses.
 const (
 	ofQueue  = 'q'
@@ -27,6 +30,9 @@ type pause struct {
 	// tenant whose jobs alone it may stop; empty: of all tenants.
 	tenant string
 	holds  bool
+	// queue and labels narrow down which of those it stops.
+	queue  string
+	labels []*storagev1.LabelSelector
 	// untilMS is when it ends by itself; 0: it does not.
 	untilMS int64
 	resume  storagev1.CatchUp
@@ -34,7 +40,7 @@ type pause struct {
 
 func pauseOfQueue(q *storagev1.QueueSettings) pause {
 	p := pauseOf(q.GetPause(), QueuePaused(q))
-	p.of, p.name, p.version = ofQueue, q.GetName(), q.GetVersion()
+	p.of, p.name, p.version, p.queue = ofQueue, q.GetName(), q.GetVersion(), q.GetName()
 	return p
 }
 
@@ -46,7 +52,7 @@ func pauseOfTenant(t *storagev1.TenantSettings) pause {
 
 func pauseOfRule(r *storagev1.PauseRule) pause {
 	p := pauseOf(r.GetPause(), rulePauses(r))
-	p.of, p.name, p.version, p.tenant = ofRule, r.GetId(), r.GetVersion(), r.GetTenant()
+	p.of, p.name, p.version, p.tenant, p.labels = ofRule, r.GetId(), r.GetVersion(), r.GetTenant(), r.GetLabels()
 	return p
 }
 
@@ -93,9 +99,32 @@ func (m *Machine) paused(e *storagev1.Execution) bool {
 	return QueuePaused(m.queues[e.Template.GetQueue()]) || TenantPaused(m.tenants[e.Tenant])
 }
 
-// stopsJob says whether a recurring job that is due has to wait for a pause of its queue, its tenant or a rule to end.
-func (m *Machine) stopsJob(tenant string, j *storagev1.Job) bool {
+// stopped says whether anything stops a recurring job: its own pause, or one of those around it. Nothing is decided of it then.
+func (m *Machine) stopped(tenant string, j *storagev1.Job) bool {
+	return j.State == storagev1.JobState_JOB_STATE_PAUSED || m.stoppedAround(tenant, j)
+}
+
+// stoppedAround says whether a pause of its queue, of its tenant or by a rule stops a recurring job.
+func (m *Machine) stoppedAround(tenant string, j *storagev1.Job) bool {
 	return QueuePaused(m.queues[j.Template.GetQueue()]) || TenantPaused(m.tenants[tenant]) || m.ruled(tenant, j.Labels)
+}
+
+// lastRule is the rule of the pause around a job that ended last, of those that have not released yet all that they stopped;
+// unspecified: the job's own.
+func (m *Machine) lastRule(tenant string, j *storagev1.Job) storagev1.CatchUp {
+	for _, t := range m.releases {
+		if releases(t, tenant, j) {
+			return t.Resume
+		}
+	}
+	return storagev1.CatchUp_CATCH_UP_UNSPECIFIED
+}
+
+// releases says whether a task releases what a pause has stopped of a job.
+func releases(t *storagev1.Task, tenant string, j *storagev1.Job) bool {
+	f := t.Filter
+	return (f.GetTenant() == "" || f.GetTenant() == tenant) && (f.GetQueue() == "" || f.GetQueue() == j.Template.GetQueue()) &&
+		matchesAll(f.GetLabels(), j.Labels)
 }
 
 // ruled says whether a rule stops the jobs of a tenant that have these labels.
@@ -114,10 +143,11 @@ func (a *apply) ruledExecution(e *storagev1.Execution) bool {
 }
 
 func ruleMatches(r *storagev1.PauseRule, tenant string, labels []*storagev1.KeyValue) bool {
-	if r.Tenant != "" && r.Tenant != tenant {
-		return false
-	}
-	for _, want := range r.Labels {
+	return (r.Tenant == "" || r.Tenant == tenant) && matchesAll(r.Labels, labels)
+}
+
+func matchesAll(selectors []*storagev1.LabelSelector, labels []*storagev1.KeyValue) bool {
+	for _, want := range selectors {
 		if !hasLabel(labels, want.Key, want.Value, want.AnyValue) {
 			return false
 		}
@@ -159,7 +189,7 @@ func (a *apply) putPauseRule(r *storagev1.PauseRule) Result {
 	before, after := pauseOfRule(old), pauseOfRule(kept)
 	if before.holds && after.holds {
 		// Deleted and made anew, and the shard has heard of both at once: what only the old one stopped is released.
-		a.pauseChanged(before, pause{of: ofRule, name: kept.Id, resume: before.resume})
+		a.pauseChanged(before, pause{resume: before.resume})
 		before.holds = false
 	}
 	return a.pauseChanged(before, after)
@@ -262,9 +292,14 @@ func (a *apply) startRelease(p *pause, rule storagev1.CatchUp) *storagev1.Task {
 		rule = p.resume
 	}
 	t := &storagev1.Task{
-		Id: fmt.Sprintf("release~%s~%d", p, p.version), Kind: storagev1.TaskKind_TASK_KIND_RELEASE,
-		Filter: &storagev1.Filter{Tenant: p.tenant}, Resume: rule, CreatedMs: a.meta.ClockMs, UpdatedMs: a.meta.ClockMs,
+		Id: fmt.Sprintf("%s%s~%d", releasePrefixOfID, p, p.version), Kind: storagev1.TaskKind_TASK_KIND_RELEASE,
+		Filter: &storagev1.Filter{Tenant: p.tenant, Queue: p.queue, Labels: p.labels}, Resume: rule, EndedOrder: 1,
+		CreatedMs: a.meta.ClockMs, UpdatedMs: a.meta.ClockMs,
 	}
+	if len(a.m.releases) > 0 {
+		t.EndedOrder = a.m.releases[0].EndedOrder + 1
+	}
+	a.m.releases = slices.Insert(a.m.releases, 0, t.CloneVT())
 	a.putTask(t)
 	a.effects.TasksStarted = true
 	return t

@@ -35,6 +35,12 @@ func nextOf(j *storagev1.Job, after int64) (at int64, ok bool) {
 	return 0, false
 }
 
+// ended says whether a recurring job has nothing left to decide.
+func ended(j *storagev1.Job) bool {
+	_, ok := nextOf(j, j.WatermarkMs)
+	return !ok && !unknown(j)
+}
+
 // runsLeft is how many more occurrences the schedule may make; what waits for an earlier one counts as made.
 func runsLeft(j *storagev1.Job) uint64 {
 	limit := j.Schedule.GetEvery().GetMaxRuns() + j.Schedule.GetCron().GetMaxRuns()

@@ -1,6 +1,9 @@
 package fsm
 
 import (
+	"cmp"
+	"slices"
+
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
@@ -26,6 +29,21 @@ func (m *Machine) loadSettings(r Reader) {
 		return true
 	})
 	m.findHolding()
+	prefix := append([]byte{KindTask}, releasePrefixOfID...)
+	r.Scan(prefix, PrefixEnd(prefix), func(key, value []byte) bool {
+		t := &storagev1.Task{}
+		mustDecode(key, value, t.UnmarshalVT)
+		if isRelease(t) {
+			m.releases = append(m.releases, t)
+		}
+		return true
+	})
+	slices.SortFunc(m.releases, func(x, y *storagev1.Task) int { return cmp.Compare(y.EndedOrder, x.EndedOrder) })
+}
+
+// isRelease says whether a task has to release yet what a pause around jobs stopped.
+func isRelease(t *storagev1.Task) bool {
+	return t.Kind == storagev1.TaskKind_TASK_KIND_RELEASE && t.Filter.GetJobId() == "" && !t.Finished
 }
 
 // putQueue replaces a queue's settings unless newer ones stand.

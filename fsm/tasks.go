@@ -3,6 +3,7 @@ package fsm
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -32,6 +33,7 @@ func (a *apply) putTask(t *storagev1.Task) {
 	a.s.Set(key, mustEncode(t.MarshalVT()))
 	if t.Finished {
 		a.putExpiry(t.UpdatedMs+taskKeptMS(t), expireTask, key[1:])
+		a.m.releases = slices.DeleteFunc(a.m.releases, func(r *storagev1.Task) bool { return r.Id == t.Id })
 	}
 }
 

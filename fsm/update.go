@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"fmt"
 	"slices"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -31,6 +30,8 @@ func (a *apply) updateJob(c *storagev1.UpdateJob) Result {
 		return Result{Refusal: r}
 	}
 	a.open = openJob{c.Tenant, c.JobId, j}
+	// A pause that has ended decides by its own rule, whatever the update makes of the job before its task comes to it.
+	a.unpark(c.Tenant, c.JobId, j, a.m.lastRule(c.Tenant, j))
 	u.closeOldSchedule()
 	u.keepPassed()
 	u.dropPassed()
@@ -190,10 +191,11 @@ func (u *update) check() *Refusal {
 			return refuseField("until", "has passed")
 		case c.State != storagev1.JobState_JOB_STATE_ACTIVE && c.State != storagev1.JobState_JOB_STATE_PAUSED:
 			return refuseField("state", "a job can be made active or paused")
-		case j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && c.State == storagev1.JobState_JOB_STATE_PAUSED:
-			return &Refusal{Code: FailedPrecondition, Field: "state", Message: "the job is exhausted"}
-		case fired && c.State == storagev1.JobState_JOB_STATE_PAUSED && !u.mayLive():
+		case c.State == storagev1.JobState_JOB_STATE_ACTIVE:
+		case fired && !u.mayLive():
 			return &Refusal{Code: FailedPrecondition, Field: "state", Message: "the one-shot has ended"}
+		case j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && !u.mayLive():
+			return &Refusal{Code: FailedPrecondition, Field: "state", Message: "the job is exhausted"}
 		}
 	}
 	if fired && (u.has("schedule") || u.hasTemplate()) {
@@ -218,6 +220,9 @@ func (u *update) check() *Refusal {
 		return nil
 	}
 	probe := &storagev1.Job{Schedule: u.schedule, Runs: j.Runs, WatermarkMs: j.WatermarkMs, QueuedMs: j.QueuedMs}
+	if u.has("overlap") && c.Overlap == storagev1.Overlap_OVERLAP_SKIP {
+		probe.QueuedMs = nil // setOverlap drops them
+	}
 	if u.schedule.Cron != nil {
 		if c.Horizon != nil {
 			if r := validHorizon(c.Horizon, c.HorizonFromMs); r != nil {
@@ -229,22 +234,6 @@ func (u *update) check() *Refusal {
 	}
 	if _, ok := firstOf(probe, u.stamp); !ok && !unknown(probe) {
 		return refuseField("schedule", "has no occurrence from now on")
-	}
-	return nil
-}
-
-// checkOverlap finds what begins to block when the job gets an overlap rule.
-func (u *update) checkOverlap() *Refusal {
-	u.blocked = blocks(u.j)
-	if !u.has("overlap") || isOneShot(u.j) || u.c.Overlap <= storagev1.Overlap_OVERLAP_ALLOW || u.blocked {
-		return nil
-	}
-	_, complete := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn)
-	if !complete {
-		return &Refusal{
-			Code: FailedPrecondition, Field: "overlap",
-			Message: fmt.Sprintf("more than %d executions of the job live: pause it until they have ended, or cancel them", maxTakenIn),
-		}
 	}
 	return nil
 }
@@ -283,10 +272,10 @@ func (u *update) run() {
 	if !pause && !resume {
 		// Before what the new schedule does: it may have nothing left.
 		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_UPDATED, c.Tenant, c.JobId, j.Incarnation, j.Version)
-	}
-	if j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && u.schedule == nil {
-		// An exhausted job may go on when it is updated: this one does not.
-		u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED, c.Tenant, c.JobId, j.Incarnation, j.Version)
+		if j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && u.schedule == nil && (isOneShot(j) || ended(j)) {
+			// An exhausted job may go on when it is updated: this one does not.
+			u.emitJob(storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED, c.Tenant, c.JobId, j.Incarnation, j.Version)
+		}
 	}
 	u.reschedule(wasPaused, oldQueue)
 	switch {
@@ -303,13 +292,13 @@ func (u *update) run() {
 }
 
 // closeOldSchedule gives what is due under a schedule that is about to be replaced its verdicts: what fell due by now
-// still fires by the old catch-up rule, as the job's old version; what a pause held up is skipped.
+// still fires by the old catch-up rule, as the job's old version; what a pause holds up is skipped.
 func (u *update) closeOldSchedule() {
 	j := u.j
 	if u.schedule == nil || isOneShot(j) {
 		return
 	}
-	paused := j.State == storagev1.JobState_JOB_STATE_PAUSED || j.Parked
+	paused := u.m.stopped(u.c.Tenant, j)
 	if !paused && j.NextMs != 0 && j.NextMs <= u.stamp {
 		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
 	}
@@ -447,6 +436,8 @@ func (u *update) reschedule(paused bool, oldQueue string) {
 		u.waiting.NominalMs, u.waiting.JobVersion = j.Schedule.AtMs, j.Version
 		u.putWaiting(u.waiting)
 		u.waitingKey = timerJobKey(j.Schedule.AtMs, TimerOneShot, tenant, jobID)
+	case j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && !isOneShot(j) && !ended(j):
+		u.revive()
 	case j.NextMs != 0 && u.template().GetQueue() != oldQueue:
 		u.arm(tenant, jobID, j, j.NextMs, j.TimerMs)
 	}
@@ -475,19 +466,4 @@ func (u *update) moveRecurring(paused bool) {
 		j.State = storagev1.JobState_JOB_STATE_ACTIVE
 		u.rearm(tenant, jobID, j, 0)
 	}
-}
-
-// setOverlap changes the rule. What lives begins to block, and what waits and no longer has to starts.
-func (u *update) setOverlap() {
-	j := u.j
-	j.Overlap = u.c.Overlap
-	if blocks(j) && !u.blocked {
-		// Those that the old schedule has just made among them.
-		keys, _ := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn+maxOccurrences)
-		u.takeIn(j, keys)
-	}
-	if j.Overlap == storagev1.Overlap_OVERLAP_SKIP {
-		u.dropQueued(u.c.Tenant, u.c.JobId, j, whySkippedOverlap)
-	}
-	u.startQueued(u.c.Tenant, u.c.JobId, j)
 }

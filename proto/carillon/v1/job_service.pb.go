@@ -1378,8 +1378,8 @@ type PreviewResumeResponse struct {
 	Held uint64 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
 	// There are more than were counted: held executions, or instants of a cron job, of which 100,000 are.
 	IsMore bool `protobuf:"varint,4,opt,name=is_more,json=isMore,proto3" json:"is_more,omitempty"`
-	// Pauses that stop the job besides its own: queue:NAME, tenant:NAME, rule:ID. With one of a parked job's it is the last to
-	// end that decides.
+	// Pauses that stop the job besides its own: queue:NAME, tenant:NAME, rule:ID. As long as there is one a resume starts and
+	// skips nothing, and the numbers are what the rule that was asked for would do if the last of them ended now.
 	StoppedBy     []string `protobuf:"bytes,5,rep,name=stopped_by,json=stoppedBy,proto3" json:"stopped_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

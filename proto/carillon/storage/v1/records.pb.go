@@ -3132,7 +3132,9 @@ type Task struct {
 	CreatedMs int64                  `protobuf:"varint,8,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
 	UpdatedMs int64                  `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
 	// RELEASE: the rule for what fell due meanwhile; unspecified: each job's own.
-	Resume        CatchUp   `protobuf:"varint,10,opt,name=resume,proto3,enum=carillon.storage.v1.CatchUp" json:"resume,omitempty"`
+	Resume CatchUp `protobuf:"varint,10,opt,name=resume,proto3,enum=carillon.storage.v1.CatchUp" json:"resume,omitempty"`
+	// RELEASE: of the pauses whose tasks have not finished, the one with the highest number ended last.
+	EndedOrder    uint64    `protobuf:"varint,11,opt,name=ended_order,json=endedOrder,proto3" json:"ended_order,omitempty"`
 	Backfill      *Backfill `protobuf:"bytes,20,opt,name=backfill,proto3" json:"backfill,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3236,6 +3238,13 @@ func (x *Task) GetResume() CatchUp {
 		return x.Resume
 	}
 	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
+func (x *Task) GetEndedOrder() uint64 {
+	if x != nil {
+		return x.EndedOrder
+	}
+	return 0
 }
 
 func (x *Task) GetBackfill() *Backfill {
@@ -3406,6 +3415,8 @@ type Filter struct {
 	// Dead before this instant; 0: all.
 	BeforeMs      int64  `protobuf:"varint,4,opt,name=before_ms,json=beforeMs,proto3" json:"before_ms,omitempty"`
 	ErrorContains string `protobuf:"bytes,5,opt,name=error_contains,json=errorContains,proto3" json:"error_contains,omitempty"`
+	// Of jobs with all of these labels.
+	Labels        []*LabelSelector `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3473,6 +3484,13 @@ func (x *Filter) GetErrorContains() string {
 		return x.ErrorContains
 	}
 	return ""
+}
+
+func (x *Filter) GetLabels() []*LabelSelector {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
 }
 
 // Event is one transition. Its id is (shard, offset of its record, position in the record).
@@ -3983,7 +4001,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\rLabelSelector\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1b\n" +
-	"\tany_value\x18\x03 \x01(\bR\banyValue\"\x9f\x03\n" +
+	"\tany_value\x18\x03 \x01(\bR\banyValue\"\xc0\x03\n" +
 	"\x04Task\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.carillon.storage.v1.TaskKindR\x04kind\x123\n" +
@@ -3999,7 +4017,9 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"updated_ms\x18\t \x01(\x03R\tupdatedMs\x124\n" +
 	"\x06resume\x18\n" +
-	" \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\x06resume\x129\n" +
+	" \x01(\x0e2\x1c.carillon.storage.v1.CatchUpR\x06resume\x12\x1f\n" +
+	"\vended_order\x18\v \x01(\x04R\n" +
+	"endedOrder\x129\n" +
 	"\bbackfill\x18\x14 \x01(\v2\x1d.carillon.storage.v1.BackfillR\bbackfill\"\x96\x03\n" +
 	"\bBackfill\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
@@ -4017,13 +4037,14 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"pending_ms\x18\f \x03(\x03R\tpendingMs\x12\x17\n" +
 	"\alive_ms\x18\r \x01(\x03R\x06liveMs\x12\x1c\n" +
-	"\tcancelled\x18\x0e \x01(\bR\tcancelled\"\x91\x01\n" +
+	"\tcancelled\x18\x0e \x01(\bR\tcancelled\"\xcd\x01\n" +
 	"\x06Filter\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x15\n" +
 	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\tbefore_ms\x18\x04 \x01(\x03R\bbeforeMs\x12%\n" +
-	"\x0eerror_contains\x18\x05 \x01(\tR\rerrorContains\"\xdd\x03\n" +
+	"\x0eerror_contains\x18\x05 \x01(\tR\rerrorContains\x12:\n" +
+	"\x06labels\x18\x06 \x03(\v2\".carillon.storage.v1.LabelSelectorR\x06labels\"\xdd\x03\n" +
 	"\x05Event\x122\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1e.carillon.storage.v1.EventTypeR\x04type\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x15\n" +
@@ -4222,14 +4243,15 @@ var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	1,  // 32: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
 	29, // 33: carillon.storage.v1.Task.backfill:type_name -> carillon.storage.v1.Backfill
 	13, // 34: carillon.storage.v1.Backfill.schedule:type_name -> carillon.storage.v1.Schedule
-	8,  // 35: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	4,  // 36: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	31, // 37: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	27, // 35: carillon.storage.v1.Filter.labels:type_name -> carillon.storage.v1.LabelSelector
+	8,  // 36: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	4,  // 37: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	31, // 38: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }

@@ -97,11 +97,12 @@ type JobServiceClient interface {
 	// one-shot that has fired and was defined otherwise. In REST the body is the job, the other fields are query parameters.
 	PutJob(context.Context, *connect.Request[v1.PutJobRequest]) (*connect.Response[v1.PutJobResponse], error)
 	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job replaces why, by whom, until when and
-	// with which rule, and nothing else. Fails with not_found, aborted, or failed_precondition if the job is exhausted. In REST
-	// the answer is the job itself.
+	// with which rule, and nothing else. Fails with not_found, aborted, or failed_precondition if the job is exhausted and nothing
+	// of it waits or runs. In REST the answer is the job itself.
 	PauseJob(context.Context, *connect.Request[v1.PauseJobRequest]) (*connect.Response[v1.PauseJobResponse], error)
 	// ResumeJob undoes a pause: what is held becomes ready again, what fell due meanwhile goes by the resume rule, the cadence
-	// is the old one. Resuming an active job changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
+	// is the old one. While another pause still stops the job it decides nothing: the one that ends last does. Resuming an active job
+	// changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
 	ResumeJob(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.ResumeJobResponse], error)
 	// PreviewResume says what resuming the job would do now, and does nothing: how many of the occurrences that fell due in the
 	// pause would run, and how many not, and why. Of a parked job: what the end of the pause that stops it would do. Fails with
@@ -358,11 +359,12 @@ type JobServiceHandler interface {
 	// one-shot that has fired and was defined otherwise. In REST the body is the job, the other fields are query parameters.
 	PutJob(context.Context, *connect.Request[v1.PutJobRequest]) (*connect.Response[v1.PutJobResponse], error)
 	// PauseJob stops firing and holds the job's ready executions. Pausing a paused job replaces why, by whom, until when and
-	// with which rule, and nothing else. Fails with not_found, aborted, or failed_precondition if the job is exhausted. In REST
-	// the answer is the job itself.
+	// with which rule, and nothing else. Fails with not_found, aborted, or failed_precondition if the job is exhausted and nothing
+	// of it waits or runs. In REST the answer is the job itself.
 	PauseJob(context.Context, *connect.Request[v1.PauseJobRequest]) (*connect.Response[v1.PauseJobResponse], error)
 	// ResumeJob undoes a pause: what is held becomes ready again, what fell due meanwhile goes by the resume rule, the cadence
-	// is the old one. Resuming an active job changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
+	// is the old one. While another pause still stops the job it decides nothing: the one that ends last does. Resuming an active job
+	// changes nothing. Fails with not_found, aborted or failed_precondition. In REST the answer is the job itself.
 	ResumeJob(context.Context, *connect.Request[v1.ResumeJobRequest]) (*connect.Response[v1.ResumeJobResponse], error)
 	// PreviewResume says what resuming the job would do now, and does nothing: how many of the occurrences that fell due in the
 	// pause would run, and how many not, and why. Of a parked job: what the end of the pause that stops it would do. Fails with

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"slices"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -147,8 +148,8 @@ func (a *apply) mayPass(c *storagev1.ExpandJob, j *storagev1.Job, replaces bool)
 	return refuseField("passed", "the job's catch-up rule wants them")
 }
 
-// replaceHorizon puts what is known of the instants after j's watermark in place of what was. Instants that have fallen due
-// meanwhile stay as they were: newer zone data moves no occurrence into the past, and takes none away.
+// replaceHorizon puts what is known of the instants after j's watermark in place of what was. Newer zone data takes none away
+// that has fallen due meanwhile; one that it names there and the older did not is due as well, unless the job has had it.
 func (a *apply) replaceHorizon(c *storagev1.ExpandJob, j *storagev1.Job) {
 	if c.PassedCount > 0 {
 		why := whyCoalesced
@@ -166,28 +167,86 @@ func (a *apply) replaceHorizon(c *storagev1.ExpandJob, j *storagev1.Job) {
 	}
 	old := j.Horizon
 	j.Horizon = c.Horizon.CloneVT()
-	if j.NextMs != 0 {
+	if j.TimerMs != 0 || j.NextMs != 0 { // What a pause holds up follows the newer data.
 		keepDue(old, j.Horizon, a.stamp-offsetOf(j))
 	}
+	a.passMoved(c.Tenant, c.JobId, j, old)
 	a.noteZoneChange(j, old)
 }
 
-// keepDue lets what an old horizon says up to dueMS stand in the one that replaces it.
-func keepDue(old, h *storagev1.Horizon, dueMS int64) {
-	if len(old.GetNextMs()) == 0 {
+// passMoved passes what has fallen due by newer zone data and is nearer to the instant that was decided last than to the one
+// that was to come by the older: it is that last one, moved, and a daily job does not run twice that day.
+func (a *apply) passMoved(tenant, jobID string, j *storagev1.Job, old *storagev1.Horizon) {
+	if old == nil {
 		return
 	}
-	settled := min(dueMS, old.ToMs)
-	stays, news := indexAfter(old, settled), indexAfter(h, settled)
-	next := append(old.NextMs[:stays:stays], h.NextMs[news:]...)
-	if len(next) > maxHorizon {
-		next = next[:maxHorizon]
-		h.ToMs, h.Ended = next[maxHorizon-1], false
+	toCome := instantAt(old, indexAfter(old, j.WatermarkMs))
+	if toCome == 0 {
+		return
 	}
-	if n := len(next); n > 0 {
-		h.ToMs = max(h.ToMs, next[n-1])
+	next, n := j.Horizon.NextMs, 0
+	for n < len(next) && next[n] <= a.stamp-offsetOf(j) && next[n]-j.WatermarkMs < toCome-next[n] {
+		n++
 	}
-	h.NextMs = next
+	if n > 0 {
+		a.skipRange(tenant, jobID, j, next[0], next[n-1], whySkippedReplaced)
+		a.passHorizon(tenant, jobID, j)
+	}
+}
+
+// keepDue lets what an old horizon says up to dueMS stand in the one that replaces it, beside what that one says there. What
+// either fires is not said to be skipped as well.
+func keepDue(old, h *storagev1.Horizon, dueMS int64) {
+	if old == nil {
+		return
+	}
+	due := old.NextMs[:indexAfter(old, dueMS)]
+	h.Skipped = slices.DeleteFunc(h.Skipped, func(v *storagev1.RangeVerdict) bool {
+		return v.FromMs == v.ToMs && slices.Contains(due, v.FromMs)
+	})
+	for _, v := range old.Skipped {
+		if v.ToMs <= dueMS && !names(h, v.FromMs, v.ToMs) {
+			h.Skipped = append(h.Skipped, v)
+		}
+	}
+	slices.SortStableFunc(h.Skipped, func(a, b *storagev1.RangeVerdict) int { return cmp.Compare(a.FromMs, b.FromMs) })
+	h.NextMs = append(h.NextMs, due...)
+	slices.Sort(h.NextMs)
+	h.NextMs = slices.Compact(h.NextMs)
+	if n := len(h.NextMs); n > 0 {
+		h.ToMs = max(h.ToMs, h.NextMs[n-1])
+	}
+	cutHorizon(h)
+}
+
+// names says whether a horizon tells of an instant in from..to.
+func names(h *storagev1.Horizon, fromMS, toMS int64) bool {
+	next := instantAt(h, indexAfter(h, fromMS-1))
+	return next != 0 && next <= toMS || slices.ContainsFunc(h.Skipped, func(v *storagev1.RangeVerdict) bool {
+		return v.FromMs <= toMS && fromMS <= v.ToMs
+	})
+}
+
+// cutHorizon lets a horizon end where it is as long as one may be, and not within a skipped range: the rest is asked for.
+func cutHorizon(h *storagev1.Horizon) {
+	to := h.ToMs
+	if len(h.NextMs) > maxHorizon {
+		to = min(to, h.NextMs[maxHorizon]-1)
+	}
+	if len(h.Skipped) > maxHorizon {
+		to = min(to, h.Skipped[maxHorizon].FromMs-1)
+	}
+	if to == h.ToMs {
+		return
+	}
+	for _, v := range slices.Backward(h.Skipped) {
+		if v.FromMs <= to && to < v.ToMs {
+			to = v.FromMs - 1
+		}
+	}
+	h.NextMs = h.NextMs[:indexAfter(h, to)]
+	h.Skipped = slices.DeleteFunc(h.Skipped, func(v *storagev1.RangeVerdict) bool { return v.FromMs > to })
+	h.ToMs, h.Ended = to, false
 }
 
 // appendHorizon lets more follow a horizon. Its zone data counts as the older of the two.

@@ -194,7 +194,8 @@ func horizonOf(t *testing.T, c *storagev1.Cron, fromMS int64, a args) *storagev1
 }
 
 // buildExpand does as the leader's evaluator: it extends the horizon or, with replace or when the job waits for it, makes a
-// new one behind the watermark; pass=… passes over what was missed up to there.
+// new one behind the watermark; pass=… passes over what was missed up to there; line=… is the grid that newer zone data makes
+// of the schedule.
 func buildExpand(sc *script, a args) *storagev1.Command {
 	tenant, jobID := a.str("tenant", "t"), a.str("id", "job")
 	j := getJob(sc.s, JobKey(tenant, jobID))
@@ -211,6 +212,9 @@ func buildExpand(sc *script, a args) *storagev1.Command {
 	schedule := j.GetSchedule().GetCron()
 	if schedule == nil {
 		schedule = &storagev1.Cron{Lines: []string{"1m"}}
+	}
+	if a.has("line") {
+		schedule = &storagev1.Cron{Lines: []string{a.m["line"]}}
 	}
 	from := c.FromMs
 	if a.has("pass") {

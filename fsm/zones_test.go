@@ -74,3 +74,21 @@ func TestZonePromise(t *testing.T) {
 		t.Fatalf("an end that does not hold: %v", refusal)
 	}
 }
+
+// TestCutHorizon: a horizon that two have been put into ends where it is as long as one may be, and not within a range.
+func TestCutHorizon(t *testing.T) {
+	list := func(n, step int64) (next []int64) {
+		for i := range n {
+			next = append(next, (i+1)*step)
+		}
+		return next
+	}
+	old := &storagev1.Horizon{NextMs: list(64, 10), ToMs: 640}
+	h := &storagev1.Horizon{NextMs: list(64, 15), ToMs: 2000, Ended: true, Skipped: []*storagev1.RangeVerdict{
+		{FromMs: 11, ToMs: 12, Count: 1, Why: whySkippedGap}, {FromMs: 470, ToMs: 500}, {FromMs: 490, ToMs: 490}, {FromMs: 700, ToMs: 700},
+	}}
+	keepDue(old, h, 640)
+	if validHorizon(h, 0) != nil || len(h.Skipped) != 1 || h.ToMs != 469 || h.Ended || h.NextMs[len(h.NextMs)-1] != 465 {
+		t.Fatalf("it ends at %d (%v) with %v and %v", h.ToMs, h.Ended, h.NextMs, h.Skipped)
+	}
+}

@@ -171,6 +171,13 @@ func (a *apply) putPauseRule(r *storagev1.PauseRule) Result {
 		return Result{Refusal: refuseField("tenant", "malformed")}
 	case len(r.Labels) > maxSelectors:
 		return Result{Refusal: refuseField("labels", "more than %d", maxSelectors)}
+	case len(r.Reason) > maxErrorBytes:
+		return Result{Refusal: refuseField("reason", "more than %d bytes", maxErrorBytes)}
+	}
+	for _, l := range r.Labels {
+		if len(l.Key) > maxNameBytes || len(l.Value) > maxNameBytes {
+			return Result{Refusal: refuseField("labels", "a key or value of more than %d bytes", maxNameBytes)}
+		}
 	}
 	if refusal := validPause(r.Pause); refusal != nil {
 		return Result{Refusal: refusal}

@@ -73,6 +73,12 @@ var commands = map[string]func(*script, args) *storagev1.Command{
 		for _, l := range keyValues(a, "label-") {
 			r.Labels = append(r.Labels, &storagev1.LabelSelector{Key: l.Key, Value: l.Value, AnyValue: l.Value == "*"})
 		}
+		if a.has("big-reason") {
+			r.Reason = strings.Repeat("x", maxErrorBytes+1)
+		}
+		if a.has("big-label") {
+			r.Labels = append(r.Labels, &storagev1.LabelSelector{Key: "k", Value: strings.Repeat("x", maxNameBytes+1)})
+		}
 		return &storagev1.Command{PutPauseRule: r}
 	},
 	"housekeep": func(_ *script, a args) *storagev1.Command {

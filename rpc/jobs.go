@@ -74,6 +74,9 @@ func (s *server) updateJob(ctx context.Context, req *carillonv1.UpdateJobRequest
 		job, err = s.proposeUpdate(ctx, ref, update, "update", req.IdempotencyKey)
 		return err
 	})
+	if refused := (*Refused)(nil); errors.As(err, &refused) {
+		return nil, &Refused{ofJob(refused.Refusal)}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -141,9 +144,6 @@ func (s *server) proposeUpdate(
 	cmd := callOf(ctx).command()
 	cmd.UpdateJob = update
 	result, err := s.propose(ctx, s.backend.ShardOf(ref.tenant, ref.id), cmd)
-	if refused := (*Refused)(nil); errors.As(err, &refused) {
-		return nil, &Refused{ofJob(refused.Refusal)}
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -61,6 +61,9 @@ const (
 	maxPreviewed            = 1_000
 	defaultPreviewed        = 10
 
+	// maxPauseRules bounds what every shard keeps in memory, and looks at before something may start.
+	maxPauseRules = 1_000
+
 	// defaultBackfill is how many occurrences a backfill may make unless it asks for more; fsm.MaxBackfill are the most.
 	defaultBackfill = 1_000
 
@@ -132,7 +135,8 @@ var limitTable = []Limit{
 	{"labels", "`labels`", "at most 64 labels", "", refused},
 	{"label_key", "`labels`", "1 to 63 bytes of UTF-8 without NUL and `=`", "", refused},
 	{"label_value", "`labels`", "at most 256 bytes of UTF-8 without NUL", "", refused},
-	{"label_filters", "`label`", "at most 16 filters; of a pause rule at least 1", "", refused},
+	{"label_filters", "`label`", "at most 16 filters; of a pause rule at least 1, and no key twice", "", refused},
+	{"pause_rules", "`rule` of CreatePauseRule", "1,000 pause rules in the cluster, until they are deleted, also those whose time has passed", "", "`failed_precondition`"},
 	{"headers", "`headers`", "at most 64 headers", "", refused},
 	{"header_key", "`headers`", "1 to 128 bytes of UTF-8 without NUL", "", refused},
 	{"header_value", "`headers`", "at most 4,096 bytes of UTF-8 without NUL", "", refused},

@@ -2,11 +2,14 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/carillon-scheduler/carillon/fsm"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
@@ -22,6 +25,9 @@ func (s *server) createPauseRule(
 	}
 	if rule.Id == "" {
 		rule.Id = newID()
+	}
+	if err := s.roomForRule(ctx, rule.Id); err != nil {
+		return nil, err
 	}
 	created, err := s.backend.PutPauseRule(ctx, rule, 0)
 	pending, err := lagging(err)
@@ -40,6 +46,20 @@ func (s *server) createPauseRule(
 		return nil, err
 	}
 	return &carillonv1.CreatePauseRuleResponse{Rule: s.ruleOf(created), PendingShards: pending}, nil
+}
+
+// roomForRule refuses a new rule when as many stand as may. Creates at the same time may pass the limit by their number.
+func (s *server) roomForRule(ctx context.Context, id string) error {
+	all, err := s.backend.PauseRules(ctx)
+	if err != nil {
+		return err
+	}
+	if len(all) < maxPauseRules || slices.ContainsFunc(all, func(r *storagev1.PauseRule) bool { return r.Id == id }) {
+		return nil
+	}
+	return &Refused{&fsm.Refusal{
+		Code: fsm.FailedPrecondition, Field: "rule", Message: fmt.Sprintf("%d pause rules stand, as many as may: delete some", len(all)),
+	}}
 }
 
 func (s *server) getPauseRule(
@@ -116,10 +136,23 @@ func (v *violations) pauseRule(r *carillonv1.PauseRule, nowMS int64) *storagev1.
 		Id: r.Id, Tenant: r.Tenant, Reason: r.Reason,
 		Pause: v.pause("rule.", r.PausedBy, "rule.until", r.Until, r.ResumeRule, nowMS),
 	}
+	for _, own := range [...]struct {
+		field string
+		isSet bool
+	}{{"rule.version", r.Version != 0}, {"rule.over", r.Over}, {"rule.create_time", r.CreateTime != nil}} {
+		if own.isSet {
+			v.add(own.field, "is the server's to say, and must not be set")
+		}
+	}
 	if len(r.Label) == 0 {
 		v.add("rule.label", "is required: at least one")
 	}
+	keys := map[string]bool{}
 	for _, f := range v.labelFilters("rule.label", r.Label) {
+		if keys[f.Key] {
+			v.add("rule.label", "has %q twice; a job matches that has all of the labels, and has each key once", f.Key)
+		}
+		keys[f.Key] = true
 		rule.Labels = append(rule.Labels, &storagev1.LabelSelector{Key: f.Key, Value: f.Value, AnyValue: f.AnyValue})
 	}
 	slices.SortFunc(rule.Labels, func(a, b *storagev1.LabelSelector) int {

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -75,9 +76,47 @@ func TestPauseRulesAreChecked(t *testing.T) {
 		"rule.paused_by":   {PausedBy: chars(257), Label: []string{"k"}},
 		"rule.until":       {Until: timestamppb.New(time.UnixMilli(startMS)), Label: []string{"k"}},
 		"rule.resume_rule": {ResumeRule: 9, Label: []string{"k"}},
+		"rule.reason":      {Reason: chars(1025), Label: []string{"k"}},
+		"rule.version":     {Version: 1, Label: []string{"k"}},
+		"rule.over":        {Over: true, Label: []string{"k"}},
+		"rule.create_time": {CreateTime: timestamppb.New(time.UnixMilli(startMS)), Label: []string{"k"}},
 	} {
 		_, err := s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{Rule: rule})
 		wantViolation(t, err, field)
+	}
+}
+
+// TestPauseRulesNameAKeyOnce: a filter that contradicts itself would match nothing, and look as if it paused something.
+func TestPauseRulesNameAKeyOnce(t *testing.T) {
+	s := newScene(t, 1)
+	for _, labels := range [][]string{{"a=1", "a=2"}, {"a=1", "a=1"}, {"a", "a=1"}, {"a=1", "b", "a"}} {
+		_, err := s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{Rule: &carillonv1.PauseRule{Label: labels}})
+		wantViolation(t, err, "rule.label")
+	}
+	must(s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{Rule: &carillonv1.PauseRule{Label: []string{"a=1", "b=1", "c"}}}))
+}
+
+// TestPauseRulesAreBounded: as many as may stand; the retry of a create is none more, and a deleted one makes room.
+func TestPauseRulesAreBounded(t *testing.T) {
+	s := newScene(t, 1)
+	create := func(i int) error {
+		_, err := s.createPauseRule(t.Context(), &carillonv1.CreatePauseRuleRequest{
+			Rule: &carillonv1.PauseRule{Id: fmt.Sprint("r", i), Label: []string{"k"}},
+		})
+		return err
+	}
+	for i := range 1000 {
+		if err := create(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCode(t, create(1000), connect.CodeFailedPrecondition)
+	if err := create(999); err != nil {
+		t.Errorf("the retry of the last one: %v", err)
+	}
+	must(s.deletePauseRule(t.Context(), &carillonv1.DeletePauseRuleRequest{Id: "r7"}))
+	if err := create(1000); err != nil {
+		t.Errorf("after one was deleted: %v", err)
 	}
 }
 
@@ -93,7 +132,8 @@ func TestPausedByWhomUntilWhen(t *testing.T) {
 		t.Errorf("paused %v", j)
 	}
 	_, err := s.pauseJob(t.Context(), &carillonv1.PauseJobRequest{Id: "j", Until: timestamppb.New(time.UnixMilli(startMS - 1))})
-	wantCode(t, err, connect.CodeInvalidArgument)
+	answer, _ := callError(err)
+	wantViolation(t, answer, "until")
 	queue := func(patch *carillonv1.QueuePatch, paths ...string) *carillonv1.Queue {
 		t.Helper()
 		return must(s.updateQueue(t.Context(), &carillonv1.UpdateQueueRequest{

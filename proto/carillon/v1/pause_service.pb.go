@@ -28,11 +28,12 @@ type PauseRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 128 characters of [A-Za-z0-9._:@+{}-]. When created empty, the server makes one; a retry makes another rule then.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// 1 at creation. Ignored in requests.
+	// 1 at creation. Must not be set in requests.
 	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Only jobs of this tenant. Empty: of all tenants.
 	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Only jobs with all of these labels, each "key=value", or "key" for any value. 1 to 16.
+	// Only jobs with all of these labels, each "key=value", or "key" for any value. 1 to 16, no
+	// key twice.
 	Label []string `protobuf:"bytes,4,rep,name=label,proto3" json:"label,omitempty"`
 	// Why, for people. At most 1,024 bytes.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -43,9 +44,9 @@ type PauseRule struct {
 	// What becomes of the occurrences of recurring jobs that fall due meanwhile: skip them all, run the latest of each job,
 	// run all. Unspecified: as each job's catch_up says. One-shots go by their catch_up, what is held by then runs.
 	ResumeRule CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
-	// Its time has passed: it pauses nothing any more, and stays until it is deleted. Ignored in requests.
+	// Its time has passed: it pauses nothing any more, and stays until it is deleted. Must not be set in requests.
 	Over bool `protobuf:"varint,9,opt,name=over,proto3" json:"over,omitempty"`
-	// When it was created. Ignored in requests.
+	// When it was created. Must not be set in requests.
 	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -50,7 +50,7 @@ const (
 // PauseServiceClient is a client for the carillon.v1.PauseService service.
 type PauseServiceClient interface {
 	// CreatePauseRule pauses what matches, from now on. Repeating it with the same id and rule gets the same answer; with
-	// another rule it fails with already_exists.
+	// another rule it fails with already_exists, and with failed_precondition when 1,000 rules stand.
 	CreatePauseRule(context.Context, *connect.Request[v1.CreatePauseRuleRequest]) (*connect.Response[v1.CreatePauseRuleResponse], error)
 	// GetPauseRule reads a rule. Fails with not_found. In REST the answer is the rule itself.
 	GetPauseRule(context.Context, *connect.Request[v1.GetPauseRuleRequest]) (*connect.Response[v1.GetPauseRuleResponse], error)
@@ -130,7 +130,7 @@ func (c *pauseServiceClient) DeletePauseRule(ctx context.Context, req *connect.R
 // PauseServiceHandler is an implementation of the carillon.v1.PauseService service.
 type PauseServiceHandler interface {
 	// CreatePauseRule pauses what matches, from now on. Repeating it with the same id and rule gets the same answer; with
-	// another rule it fails with already_exists.
+	// another rule it fails with already_exists, and with failed_precondition when 1,000 rules stand.
 	CreatePauseRule(context.Context, *connect.Request[v1.CreatePauseRuleRequest]) (*connect.Response[v1.CreatePauseRuleResponse], error)
 	// GetPauseRule reads a rule. Fails with not_found. In REST the answer is the rule itself.
 	GetPauseRule(context.Context, *connect.Request[v1.GetPauseRuleRequest]) (*connect.Response[v1.GetPauseRuleResponse], error)

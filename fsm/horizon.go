@@ -54,9 +54,13 @@ func (a *apply) passHorizon(tenant, jobID string, j *storagev1.Job) {
 	}
 	i, _ := slices.BinarySearch(h.NextMs, j.WatermarkMs+1)
 	h.NextMs = h.NextMs[i:]
-	for len(h.Skipped) > 0 && h.Skipped[0].ToMs <= j.WatermarkMs {
+	a.passSkipped(tenant, jobID, j, j.WatermarkMs)
+}
+
+// passSkipped gives what j's schedule named up to toMS and does not fire its verdicts.
+func (a *apply) passSkipped(tenant, jobID string, j *storagev1.Job, toMS int64) {
+	for h := j.Horizon; len(h.GetSkipped()) > 0 && h.Skipped[0].ToMs <= toMS; h.Skipped = h.Skipped[1:] {
 		a.putVerdict(tenant, jobID, j, h.Skipped[0])
-		h.Skipped = h.Skipped[1:]
 	}
 }
 

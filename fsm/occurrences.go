@@ -345,6 +345,8 @@ func (c *chronicle) pending() {
 	switch {
 	case j.State == storagev1.JobState_JOB_STATE_PAUSED, j.Parked:
 		why = WhyPaused
+	case j.State == storagev1.JobState_JOB_STATE_EXHAUSTED && ended(j) && runsLeft(j) > 0:
+		// Its schedule may name times after its last that it does not fire.
 	case j.State != storagev1.JobState_JOB_STATE_ACTIVE:
 		return
 	}

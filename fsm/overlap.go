@@ -247,12 +247,10 @@ func (u *update) setOverlap() {
 // waited were in its way.
 func (u *update) revive() {
 	j, to := u.j, u.stamp-offsetOf(u.j)
-	u.closeUpTo(to, whySkippedOverlap)
-	if h := j.Horizon; unknown(j) && h.GetToMs() < to {
-		if from := max(j.WatermarkMs, h.ToMs) + 1; from < to {
-			u.putVerdict(u.c.Tenant, u.c.JobId, j, &storagev1.RangeVerdict{FromMs: from, ToMs: to, Why: whySkippedOverlap})
-		}
-		j.WatermarkMs, h.ToMs = to, to
+	u.closeUpTo(u.c.Tenant, u.c.JobId, j, to, whySkippedOverlap)
+	if unknown(j) && j.Horizon.ToMs < to {
+		u.closeUnknown(u.c.Tenant, u.c.JobId, j, to, whySkippedOverlap)
+		j.WatermarkMs, j.Horizon.ToMs = to, to
 	}
 	j.State = storagev1.JobState_JOB_STATE_ACTIVE
 	u.rearm(u.c.Tenant, u.c.JobId, j, 0)

@@ -194,6 +194,34 @@ func (a *apply) skipRange(tenant, jobID string, j *storagev1.Job, from, to int64
 	j.WatermarkMs = to
 }
 
+// closeUpTo skips the instants of j that are known and undecided, up to toMS.
+func (a *apply) closeUpTo(tenant, jobID string, j *storagev1.Job, toMS int64, why string) {
+	next, ok := nextOf(j, j.WatermarkMs)
+	if last, any := lastUpTo(j, toMS); ok && any && next <= last {
+		a.skipRange(tenant, jobID, j, next, last, why)
+	}
+}
+
+// closeUnknown skips what a cron job's schedule names up to toMS beyond what is known. Nobody has counted it.
+func (a *apply) closeUnknown(tenant, jobID string, j *storagev1.Job, toMS int64, why string) {
+	if from := max(j.WatermarkMs, j.Horizon.GetToMs()) + 1; unknown(j) && from < toMS {
+		a.putVerdict(tenant, jobID, j, &storagev1.RangeVerdict{FromMs: from, ToMs: toMS, Why: why})
+	}
+}
+
+// closeDeleted gives what has come of a job that is about to go, and was not decided, its verdicts.
+func (a *apply) closeDeleted(tenant, jobID string, j *storagev1.Job) {
+	a.dropQueued(tenant, jobID, j, whySkippedDeleted)
+	if isOneShot(j) || runsLeft(j) == 0 {
+		return
+	}
+	if j.State != storagev1.JobState_JOB_STATE_EXHAUSTED {
+		a.closeUpTo(tenant, jobID, j, a.stamp, whySkippedDeleted)
+		a.closeUnknown(tenant, jobID, j, a.stamp, whySkippedDeleted)
+	}
+	a.passSkipped(tenant, jobID, j, a.stamp)
+}
+
 // putVerdict records why instants of j got no execution.
 func (a *apply) putVerdict(tenant, jobID string, j *storagev1.Job, v *storagev1.RangeVerdict) {
 	a.work++
@@ -303,6 +331,9 @@ func (a *apply) rearm(tenant, jobID string, j *storagev1.Job, notBefore int64) {
 		a.awaitHorizon(tenant, jobID, j)
 	default:
 		j.State = storagev1.JobState_JOB_STATE_EXHAUSTED
+		if runsLeft(j) > 0 { // What it names and does not fire later than now stays in its row.
+			a.passSkipped(tenant, jobID, j, a.stamp)
+		}
 		a.emitJob(storagev1.EventType_EVENT_TYPE_JOB_EXHAUSTED, tenant, jobID, j.Incarnation, j.Version)
 	}
 }

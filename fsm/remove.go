@@ -70,7 +70,7 @@ func (a *apply) removeJob(tenant, jobID string, j *storagev1.Job, mark bool) {
 		}
 		a.putEnded(waiting, storagev1.ExecutionState_EXECUTION_STATE_CANCELLED)
 	}
-	a.dropQueued(tenant, jobID, j, whySkippedDeleted)
+	a.closeDeleted(tenant, jobID, j)
 	a.disarm(tenant, jobID, j)
 	a.dropPause(tenant, jobID, j)
 	name := jobName{tenant, jobID}

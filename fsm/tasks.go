@@ -197,6 +197,10 @@ func (a *apply) stepDeleteTenant(t *storagev1.Task, limit int) {
 	}
 	rows, next := rowsFrom(a.s, start, PrefixEnd(prefix), limit)
 	for _, row := range rows {
+		if a.work >= MaxBatch { // Its jobs have left many verdicts.
+			next = row.key
+			break
+		}
 		t.SeenCount++
 		if a.removeOfTenant(tenant, row) {
 			t.DoneCount++

@@ -312,15 +312,7 @@ func (u *update) closeOldSchedule() {
 	if paused {
 		u.why = whySkippedPaused
 	}
-	u.closeUpTo(u.stamp-offsetOf(j), u.why)
-}
-
-// closeUpTo skips the instants that are known, up to toMS.
-func (u *update) closeUpTo(toMS int64, why string) {
-	next, ok := nextOf(u.j, u.j.WatermarkMs)
-	if last, any := lastUpTo(u.j, toMS); ok && any && next <= last {
-		u.skipRange(u.c.Tenant, u.c.JobId, u.j, next, last, why)
-	}
+	u.closeUpTo(u.c.Tenant, u.c.JobId, j, u.stamp-offsetOf(j), u.why)
 }
 
 // dropPassed gives what lies between the watermark and now, and does not stay, its verdicts: what has come and waits for its
@@ -330,10 +322,8 @@ func (u *update) dropPassed() {
 	if u.schedule == nil || isOneShot(j) || u.pendingMS != 0 {
 		return
 	}
-	u.closeUpTo(u.stamp, whySkippedReplaced)
-	if from := max(j.WatermarkMs, j.Horizon.GetToMs()) + 1; unknown(j) && from < u.stamp {
-		u.putVerdict(u.c.Tenant, u.c.JobId, j, &storagev1.RangeVerdict{FromMs: from, ToMs: u.stamp, Why: u.why})
-	}
+	u.closeUpTo(u.c.Tenant, u.c.JobId, j, u.stamp, whySkippedReplaced)
+	u.closeUnknown(u.c.Tenant, u.c.JobId, j, u.stamp, u.why)
 }
 
 // keepPassed keeps what lies between the watermark and now: times that the old schedule named and did not fire get their
@@ -343,9 +333,7 @@ func (u *update) keepPassed() {
 	if u.schedule == nil || isOneShot(j) {
 		return
 	}
-	for h := j.Horizon; len(h.GetSkipped()) > 0 && h.Skipped[0].ToMs <= u.stamp; h.Skipped = h.Skipped[1:] {
-		u.putVerdict(u.c.Tenant, u.c.JobId, j, h.Skipped[0])
-	}
+	u.passSkipped(u.c.Tenant, u.c.JobId, j, u.stamp)
 	next, ok := nextOf(j, j.WatermarkMs)
 	start := u.schedule.GetEvery().GetStartMs() + u.schedule.GetCron().GetStartMs()
 	if !ok || next > u.stamp || start > next || !sameInstants(j.Schedule, u.schedule) {

@@ -136,6 +136,11 @@ func (c *checker) recurringRow(key []byte, tenant, jobID string, j *storagev1.Jo
 	case hasRule && (j.Parked || j.State == storagev1.JobState_JOB_STATE_PAUSED):
 		c.fail(RuleOccurrence, key, "something stops it, and the rule of a pause that ended before is to decide")
 	}
+	for _, ms := range j.QueuedLateMs {
+		if !slices.Contains(j.QueuedMs, ms) {
+			c.fail(RuleOccurrence, key, "its occurrence %d was missed and is said to wait", ms)
+		}
+	}
 	for _, ms := range j.QueuedMs {
 		if ms > j.WatermarkMs || len(j.LiveMs) == 0 && !isStopped(j) {
 			c.fail(RuleOccurrence, key, "its occurrence %d waits for nothing", ms)

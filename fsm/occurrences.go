@@ -13,7 +13,7 @@ const (
 	WhyWaiting = "waiting"
 	// WhyPaused: the same, and its job is paused, or stopped by another pause.
 	WhyPaused = "paused"
-	// WhyQueued: it was accepted, and waits until an earlier one has ended.
+	// WhyQueued: it fell due, and is accepted when an earlier one has ended.
 	WhyQueued = "queued"
 )
 

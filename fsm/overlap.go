@@ -45,15 +45,19 @@ func overlapsTo(j *storagev1.Job, next, last int64) int64 {
 	}
 }
 
-// wait lets an occurrence wait for an earlier one of its job that lives.
-func (a *apply) wait(tenant, jobID string, j *storagev1.Job, nominal int64) {
-	if j.Overlap != storagev1.Overlap_OVERLAP_CANCEL_RUNNING {
-		j.QueuedMs = append(j.QueuedMs, nominal)
-		return
+// wait lets an occurrence wait for an earlier one of its job that lives. It is accepted when it starts, as its job is then.
+func (a *apply) wait(tenant, jobID string, j *storagev1.Job, nominal int64, late bool) {
+	cancels := j.Overlap == storagev1.Overlap_OVERLAP_CANCEL_RUNNING
+	if cancels {
+		a.dropQueued(tenant, jobID, j, whySkippedOverlap)
 	}
-	a.dropQueued(tenant, jobID, j, whySkippedOverlap)
 	j.QueuedMs = append(j.QueuedMs, nominal)
-	a.cancelLive(tenant, jobID, j)
+	if late {
+		j.QueuedLateMs = append(j.QueuedLateMs, nominal)
+	}
+	if cancels {
+		a.cancelLive(tenant, jobID, j)
+	}
 }
 
 func oneVerdict(nominal int64, why string) *storagev1.RangeVerdict {
@@ -65,7 +69,7 @@ func (a *apply) dropQueued(tenant, jobID string, j *storagev1.Job, why string) {
 	for _, nominal := range j.QueuedMs {
 		a.putVerdict(tenant, jobID, j, oneVerdict(nominal, why))
 	}
-	j.QueuedMs = nil
+	j.QueuedMs, j.QueuedLateMs = nil, nil
 }
 
 // startQueued starts what waits, once nothing is in its way.
@@ -73,7 +77,11 @@ func (a *apply) startQueued(tenant, jobID string, j *storagev1.Job) {
 	for len(j.QueuedMs) > 0 && !(blocks(j) && len(j.LiveMs) > 0) && !isStopped(j) {
 		nominal := j.QueuedMs[0]
 		j.QueuedMs = j.QueuedMs[1:]
-		a.start(tenant, jobID, j, nominal, false, nil)
+		late := len(j.QueuedLateMs) > 0 && j.QueuedLateMs[0] == nominal
+		if late {
+			j.QueuedLateMs = j.QueuedLateMs[1:]
+		}
+		a.start(tenant, jobID, j, nominal, late, nil)
 	}
 }
 

@@ -238,20 +238,20 @@ func (a *apply) putVerdict(tenant, jobID string, j *storagev1.Job, v *storagev1.
 	a.countSkipped(v.Why, v.Count)
 }
 
-// accept decides a nominal instant above the watermark: it starts, or waits for an earlier one.
+// accept lets a nominal instant above the watermark start, or wait for an earlier one.
 func (a *apply) accept(tenant, jobID string, j *storagev1.Job, nominal int64, late bool, d *matcher) {
 	if nominal <= j.WatermarkMs {
 		panic(corrupt(JobKey(tenant, jobID)))
 	}
 	j.WatermarkMs = nominal
 	if blocks(j) && len(j.LiveMs) > 0 {
-		a.wait(tenant, jobID, j, nominal)
+		a.wait(tenant, jobID, j, nominal, late)
 		return
 	}
 	a.start(tenant, jobID, j, nominal, late, d)
 }
 
-// start makes the one execution of a nominal instant that was accepted.
+// start accepts a nominal instant: it makes its one execution.
 func (a *apply) start(tenant, jobID string, j *storagev1.Job, nominal int64, late bool, d *matcher) {
 	j.Runs++
 	a.work++

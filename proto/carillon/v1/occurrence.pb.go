@@ -37,7 +37,7 @@ const (
 	Verdict_VERDICT_SKIPPED Verdict = 3
 	// It was missed, and a later one stands for it.
 	Verdict_VERDICT_COALESCED Verdict = 4
-	// It was accepted, and waits until an earlier one has ended: the job's overlap rule.
+	// It fell due, and waits until an earlier one has ended: the job's overlap rule. It is accepted then, as the job is then.
 	Verdict_VERDICT_QUEUED Verdict = 5
 	// Its time has not come, or nobody has decided it yet.
 	Verdict_VERDICT_WAITING Verdict = 6

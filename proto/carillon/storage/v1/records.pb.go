@@ -1332,9 +1332,11 @@ type Job struct {
 	// Where the job's timer stands if that is not next_ms: later by its spread, by the pace of catching up, or, with next_ms 0,
 	// where it waits for its horizon.
 	TimerMs int64 `protobuf:"varint,28,opt,name=timer_ms,json=timerMs,proto3" json:"timer_ms,omitempty"`
-	// Nominal instants of the executions that block the next one under the overlap rule, and of those that wait for them.
-	LiveMs   []int64 `protobuf:"varint,29,rep,packed,name=live_ms,json=liveMs,proto3" json:"live_ms,omitempty"`
-	QueuedMs []int64 `protobuf:"varint,30,rep,packed,name=queued_ms,json=queuedMs,proto3" json:"queued_ms,omitempty"`
+	// Nominal instants of the executions that block the next one under the overlap rule, and of the occurrences that wait for
+	// them: these are accepted when they start. queued_late_ms are those of queued_ms that were missed.
+	LiveMs       []int64 `protobuf:"varint,29,rep,packed,name=live_ms,json=liveMs,proto3" json:"live_ms,omitempty"`
+	QueuedMs     []int64 `protobuf:"varint,30,rep,packed,name=queued_ms,json=queuedMs,proto3" json:"queued_ms,omitempty"`
+	QueuedLateMs []int64 `protobuf:"varint,34,rep,packed,name=queued_late_ms,json=queuedLateMs,proto3" json:"queued_late_ms,omitempty"`
 	// Instants up to it fell due while the job was paused: all of them were missed, however recent.
 	HeldToMs int64 `protobuf:"varint,31,opt,name=held_to_ms,json=heldToMs,proto3" json:"held_to_ms,omitempty"`
 	// While it catches up at its pace: the window of its rule as it stood at the beginning; 0: it does not, or has none.
@@ -1589,6 +1591,13 @@ func (x *Job) GetLiveMs() []int64 {
 func (x *Job) GetQueuedMs() []int64 {
 	if x != nil {
 		return x.QueuedMs
+	}
+	return nil
+}
+
+func (x *Job) GetQueuedLateMs() []int64 {
+	if x != nil {
+		return x.QueuedLateMs
 	}
 	return nil
 }
@@ -3784,7 +3793,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	" \x01(\x03R\x0fstartDeadlineMs\x12!\n" +
 	"\fretention_ms\x18\v \x01(\x03R\vretentionMs\x12!\n" +
 	"\fblob_version\x18\f \x01(\x04R\vblobVersion\x12\x1b\n" +
-	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\x8b\v\n" +
+	"\tblob_size\x18\r \x01(\x04R\bblobSize\"\xb1\v\n" +
 	"\x03Job\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x123\n" +
@@ -3821,7 +3830,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\ahorizon\x18\x1b \x01(\v2\x1c.carillon.storage.v1.HorizonR\ahorizon\x12\x19\n" +
 	"\btimer_ms\x18\x1c \x01(\x03R\atimerMs\x12\x17\n" +
 	"\alive_ms\x18\x1d \x03(\x03R\x06liveMs\x12\x1b\n" +
-	"\tqueued_ms\x18\x1e \x03(\x03R\bqueuedMs\x12\x1c\n" +
+	"\tqueued_ms\x18\x1e \x03(\x03R\bqueuedMs\x12$\n" +
+	"\x0equeued_late_ms\x18\" \x03(\x03R\fqueuedLateMs\x12\x1c\n" +
 	"\n" +
 	"held_to_ms\x18\x1f \x01(\x03R\bheldToMs\x12$\n" +
 	"\x0ewindow_from_ms\x18! \x01(\x03R\fwindowFromMs\x12@\n" +

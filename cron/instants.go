@@ -1,6 +1,6 @@
 package cron
 
-// line maps the civil times of one pattern to instants. It lives on the stack of one call.
+// line maps the civil times of one pattern to instants. It lives on the stack of one call, or in a cursor.
 type line struct {
 	search
 	zone  *Zone

@@ -3,6 +3,7 @@ package cron
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 )
 
@@ -210,6 +211,17 @@ func (s *Schedule) Next(after time.Time) (o Occurrence, ok bool) {
 	return s.occurrence(h), true
 }
 
+// All yields the occurrences after an instant in order, as Next finds them one after the other. It is the cheaper way to
+// many of them: what lies far ahead is searched for once.
+func (s *Schedule) All(after time.Time) iter.Seq[Occurrence] {
+	return func(yield func(Occurrence) bool) {
+		c := s.cursor(s.exclude)
+		for h, ok := c.next(after.Unix()); ok && yield(s.occurrence(h)); {
+			h, ok = c.next(h.at)
+		}
+	}
+}
+
 // hit is an occurrence before it is dressed up.
 type hit struct {
 	at    int64
@@ -224,16 +236,64 @@ func (s *Schedule) occurrence(h hit) Occurrence {
 }
 
 // next is the first hit of any line after a second; of several at one instant the one that is most as named.
-func (s *Schedule) next(after int64, x *exclusions) (best hit, ok bool) {
+func (s *Schedule) next(after int64, x *exclusions) (hit, bool) {
 	if after = max(after, s.start-1); after >= s.end {
 		return hit{}, false
 	}
+	var first earliest
 	for i := range s.lines {
-		l := line{search{p: &s.lines[i], x: x}, s.zone, s.rules}
-		h, found := l.next(after)
-		if found && (!ok || h.at < best.at || h.at == best.at && h.rule == AsNamed) {
-			best, ok = h, true
-		}
+		l := s.line(i, x)
+		first.offer(l.next(after))
 	}
-	return best, ok && best.at <= s.end
+	return first.hit, first.found && first.at <= s.end
+}
+
+func (s *Schedule) line(i int, x *exclusions) line {
+	return line{search{p: &s.lines[i], x: x}, s.zone, s.rules}
+}
+
+// earliest is the best of the hits of several lines.
+type earliest struct {
+	hit
+	found bool
+}
+
+func (e *earliest) offer(h hit, ok bool) {
+	if ok && (!e.found || h.at < e.at || h.at == e.at && h.rule == AsNamed) {
+		e.hit, e.found = h, true
+	}
+}
+
+// cursor finds hits one after the other. What its lines have found stays known, so that the far ahead is searched once. Not
+// safe for concurrent use.
+type cursor struct {
+	s     *Schedule
+	lines []line
+	// ahead are the lines' last hits: the first after any second before them.
+	ahead []earliest
+	begun bool
+}
+
+func (s *Schedule) cursor(x *exclusions) *cursor {
+	c := &cursor{s: s, lines: make([]line, len(s.lines)), ahead: make([]earliest, len(s.lines))}
+	for i := range c.lines {
+		c.lines[i] = s.line(i, x)
+	}
+	return c
+}
+
+// next is Schedule's. It must not be asked for earlier seconds than before.
+func (c *cursor) next(after int64) (hit, bool) {
+	if after = max(after, c.s.start-1); after >= c.s.end {
+		return hit{}, false
+	}
+	var first earliest
+	for i := range c.lines {
+		if l := &c.ahead[i]; !c.begun || l.found && l.at <= after {
+			l.hit, l.found = c.lines[i].next(after)
+		}
+		first.offer(c.ahead[i].hit, c.ahead[i].found)
+	}
+	c.begun = true
+	return first.hit, first.found && first.at <= c.s.end
 }

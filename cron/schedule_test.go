@@ -364,3 +364,28 @@ func TestSpread(t *testing.T) {
 		t.Errorf("uneven: %v", buckets)
 	}
 }
+
+// All is Next again and again, also where lines are far ahead.
+func TestAllIsNextAgainAndAgain(t *testing.T) {
+	specs := worst(t)
+	for _, c := range ordinary {
+		specs[c.name] = c.spec
+	}
+	for name, spec := range specs {
+		s := mustCompile(t, spec)
+		start := time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
+		at, n := start, 0
+		for o := range s.All(start) {
+			want, ok := s.Next(at)
+			if !ok || o != want {
+				t.Fatalf("%s: after %v All has %+v, Next %+v", name, at, o, want)
+			}
+			if at, n = o.At, n+1; n == 500 {
+				break
+			}
+		}
+		if _, more := s.Next(at); more && n < 500 {
+			t.Errorf("%s: All ended after %d", name, n)
+		}
+	}
+}

@@ -2,11 +2,16 @@ package cron
 
 import "math/bits"
 
-// search finds the civil times that a pattern names and nothing excludes. It lives on the stack of one call.
+// search finds the civil times that a pattern names and nothing excludes. It lives on the stack of one call, or in a cursor.
 type search struct {
 	p *Pattern
 	// x is nil if there are no exclusions.
 	x *exclusions
+
+	// found is the answer of the last look, which began at looked: it is that of any other that begins between the two.
+	looked, found Civil
+	// hasLooked says that there was one, none that it found nothing.
+	hasLooked, none bool
 
 	// What follows bounds the search where excluding lines leave nothing of many days: no day is looked through twice for
 	// the same reason. covered has bit n if the set n of lines (by their bits) is known to leave nothing of a day,
@@ -25,6 +30,15 @@ type skip struct {
 
 // from is the first civil time at or after c; ok is false if there is none up to the last year.
 func (s *search) from(c Civil) (found Civil, ok bool) {
+	if !s.hasLooked || c < s.looked || !s.none && c > s.found {
+		found, ok = s.look(c)
+		s.hasLooked, s.looked, s.found, s.none = true, c, found, !ok
+	}
+	return s.found, !s.none
+}
+
+// look is from without memory of the last answer.
+func (s *search) look(c Civil) (found Civil, ok bool) {
 	day, second := c.split()
 	i := monthOf(day)
 	// Days of the first month that lie behind are left out.

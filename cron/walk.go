@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// maxFold bounds how many excluded occurrences one event counts.
+// maxFold bounds how many excluded occurrences one event counts, and so the time that an event takes.
 const maxFold = 10_000
 
 // Verdict is what becomes of the occurrences of an Event.
@@ -41,13 +41,14 @@ type Event struct {
 func (s *Schedule) Walk(after time.Time) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		at := max(after.Unix(), s.start-1)
+		fires, named := s.cursor(s.exclude), s.cursor(nil)
 		for {
-			h, ok := s.next(at, s.exclude)
+			h, ok := fires.next(at)
 			until := h.at
 			if !ok {
 				until = s.end
 			}
-			for _, e := range s.silent(at, until, ok) {
+			for _, e := range s.silent(fires, named, at, until, ok) {
 				if !yield(e) {
 					return
 				}
@@ -64,11 +65,12 @@ func (s *Schedule) Walk(after time.Time) iter.Seq[Event] {
 	}
 }
 
-// silent is what does not fire in (after, until]. fires says that something does at until.
-func (s *Schedule) silent(after, until int64, fires bool) []Event {
+// silent is what does not fire in (after, until], by cursors with and without exclusions. firesAt says that something does
+// at until.
+func (s *Schedule) silent(fires, named *cursor, after, until int64, firesAt bool) []Event {
 	var events []Event
 	for i := s.zone.at(after) + 1; i < len(s.zone.segments) && s.zone.segments[i].start <= until; i++ {
-		if e, ok := s.lost(i); ok {
+		if e, ok := s.lost(fires, i); ok {
 			events = append(events, e)
 		}
 	}
@@ -76,11 +78,11 @@ func (s *Schedule) silent(after, until int64, fires bool) []Event {
 		return events
 	}
 	last := until
-	if fires {
+	if firesAt {
 		last--
 	}
 	var e Event
-	for h, ok := s.next(after, nil); ok && h.at <= last; h, ok = s.next(h.at, nil) {
+	for h, ok := named.next(after); ok && h.at <= last; h, ok = named.next(h.at) {
 		if e.Count == maxFold {
 			e.Open = true
 			break
@@ -99,28 +101,28 @@ func (s *Schedule) silent(after, until int64, fires bool) []Event {
 }
 
 // lost are the named times in the gap before segment i that fire nowhere.
-func (s *Schedule) lost(i int) (Event, bool) {
+func (s *Schedule) lost(fires *cursor, i int) (Event, bool) {
 	lo, hi := s.zone.gap(i)
 	jump := hi - lo
 	at := time.Unix(s.zone.segments[i].start, 0).UTC()
 	e := Event{Verdict: InGap, Occurrence: Occurrence{At: at, Local: hi, OffsetSeconds: int(s.zone.segments[i].offset)}, LastAt: at}
 	for c := lo; ; c++ {
-		next, fires := hi, false
-		for n := range s.lines {
-			l := search{p: &s.lines[n], x: s.exclude}
+		next, isShifted := hi, false
+		for n := range fires.lines {
+			l := &fires.lines[n]
 			named, ok := l.from(c)
 			if !ok || named > next || named >= hi {
 				continue
 			}
 			if named < next {
-				next, fires = named, false
+				next, isShifted = named, false
 			}
-			fires = fires || l.p.moving && l.p.onDay(named+jump) || !l.p.moving && s.rules.Gap == GapShift
+			isShifted = isShifted || l.p.moving && l.p.onDay(named+jump) || !l.p.moving && s.rules.Gap == GapShift
 		}
 		if next == hi {
 			return e, e.Count > 0
 		}
-		if c = next; fires {
+		if c = next; isShifted {
 			continue
 		}
 		if e.Count == 0 {

@@ -198,17 +198,18 @@ func handIn(step *storagev1.StepTask, b *storagev1.Backfill) error {
 		return fmt.Errorf("compile the schedule of task %s: %w", step.Id, err)
 	}
 	step.FromMs, step.ToMs = b.HandedMs, b.ToMs
-	for at := time.UnixMilli(b.HandedMs); ; {
-		o, ok := s.Next(at)
-		if at = o.At; !ok || at.UnixMilli() > b.ToMs {
-			return nil
+	for o := range s.All(time.UnixMilli(b.HandedMs)) {
+		at := o.At.UnixMilli()
+		if at > b.ToMs {
+			break
 		}
-		step.InstantsMs = append(step.InstantsMs, at.UnixMilli())
+		step.InstantsMs = append(step.InstantsMs, at)
 		if len(step.InstantsMs) == taskStep {
-			step.ToMs = at.UnixMilli()
-			return nil
+			step.ToMs = at
+			break
 		}
 	}
+	return nil
 }
 
 // RunTask starts the bulk operation id on every shard, or finds it there, and waits until it is finished or ctx ends. It

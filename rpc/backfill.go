@@ -94,6 +94,11 @@ func (s *server) counted(ctx context.Context, shard uint32, start *storagev1.Sta
 	if err != nil || cron == nil {
 		return start, err
 	}
+	done, err := s.turns.take(ctx, turnPatience)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	_, _, n, more, err := schedule.Pass(cron, start.FromMs-1, start.ToMs, fsm.MaxBackfill)
 	switch {
 	case err != nil:

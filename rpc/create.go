@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 
 	"github.com/carillon-scheduler/carillon/fsm"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
@@ -9,12 +10,10 @@ import (
 )
 
 func (s *server) createJob(ctx context.Context, req *carillonv1.CreateJobRequest) (*carillonv1.CreateJobResponse, error) {
-	now := s.backend.NowMS()
-	create, err := s.createOf(ctx, req, now, "", 0)
+	create, err := s.createWithHorizon(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	create.Horizon, create.HorizonFromMs = horizonOf(create.Schedule, now)
 	cmd := callOf(ctx).command()
 	cmd.CreateJobs = &storagev1.CreateJobs{Items: []*storagev1.CreateJob{create}}
 	items, err := s.proposeItems(ctx, s.backend.ShardOf(create.Tenant, create.JobId), cmd, 1)
@@ -24,12 +23,31 @@ func (s *server) createJob(ctx context.Context, req *carillonv1.CreateJobRequest
 	if refusal := items[0].Refusal; refusal != nil {
 		return nil, s.createConflict(ctx, create, refusal)
 	}
-	r := receiptOf(create, &items[0])
 	times := firstTimes(create.Schedule, items[0].CreatedMS, items[0].FirstMS)
+	if items[0].FirstMS == 0 && len(times.next) > 0 {
+		items[0].FirstMS = times.next[0].Time.AsTime().UnixMilli()
+	}
+	r := receiptOf(create, &items[0])
 	return &carillonv1.CreateJobResponse{
 		Id: r.Id, Tenant: r.Tenant, Incarnation: r.Incarnation, Version: r.Version, CreateTime: r.CreateTime, NextTime: r.NextTime,
 		NextTimes: times.next, FiresPerDay: times.firesPerDay,
 	}, nil
+}
+
+// createWithHorizon is createOf for a call of its own, with the horizon.
+func (s *server) createWithHorizon(ctx context.Context, req *carillonv1.CreateJobRequest) (*storagev1.CreateJob, error) {
+	done, err := s.turns.takeFor(ctx, req.GetJob().GetSchedule())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	now := s.backend.NowMS()
+	create, err := s.createOf(ctx, req, now, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	create.Horizon, create.HorizonFromMs = horizonOf(create.Schedule, now)
+	return create, nil
 }
 
 func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreateJobsRequest) (*carillonv1.BatchCreateJobsResponse, error) {
@@ -41,6 +59,8 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 	}
 	now := s.backend.NowMS()
 	creates := make([]*storagev1.CreateJob, len(req.Items))
+	// firsts are the first times after now of the jobs whose horizon is left to the leader's evaluator.
+	firsts := make([]int64, len(req.Items))
 	results := make([]carillonv1.BatchCreateJobsResult, len(req.Items))
 	res := &carillonv1.BatchCreateJobsResponse{Results: make([]*carillonv1.BatchCreateJobsResult, len(req.Items))}
 	for i, item := range req.Items {
@@ -49,10 +69,12 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 		if err = ctx.Err(); err != nil {
 			return nil, err
 		}
-		if creates[i], err = s.createOf(ctx, item, now, req.RequestId, i); err != nil {
+		creates[i], firsts[i], err = s.batchItem(ctx, item, now, req.RequestId, i)
+		switch {
+		case errors.Is(err, errTurns):
+			return nil, err
+		case err != nil:
 			results[i].Result = &carillonv1.BatchCreateJobsResult_Error{Error: itemError(err)}
-		} else if s.backend.NowMS() <= now+batchHorizonMS {
-			creates[i].Horizon, creates[i].HorizonFromMs = horizonOf(creates[i].Schedule, now)
 		}
 	}
 	all := chunks(len(creates), func(i int) (place, int, bool) {
@@ -81,6 +103,9 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 			}
 			err = refusalError(ofJob(refusal))
 		}
+		if err == nil && item.FirstMS == 0 {
+			item.FirstMS, err = s.firstOf(ctx, creates[i], req.Items[i], item.CreatedMS, now, firsts[i])
+		}
 		if err != nil {
 			if err != lastErr { // a chunk's items share theirs: an overloaded server refuses cheaply
 				lastErr, lastItem = err, itemError(err)
@@ -91,6 +116,25 @@ func (s *server) batchCreateJobs(ctx context.Context, req *carillonv1.BatchCreat
 		results[i].Result = &carillonv1.BatchCreateJobsResult_Receipt{Receipt: receiptOf(creates[i], &item)}
 	})
 	return res, nil
+}
+
+// batchItem is createOf for an item of a batch: with the horizon, or with its first time after nowMS if the batch has taken long.
+func (s *server) batchItem(
+	ctx context.Context, req *carillonv1.CreateJobRequest, nowMS int64, requestID string, index int,
+) (c *storagev1.CreateJob, firstMS int64, err error) {
+	done, err := s.turns.takeFor(ctx, req.GetJob().GetSchedule())
+	if err != nil {
+		return nil, 0, err
+	}
+	defer done()
+	if c, err = s.createOf(ctx, req, nowMS, requestID, index); err != nil {
+		return nil, 0, err
+	}
+	if s.backend.NowMS() > nowMS+batchHorizonMS {
+		return c, firstAfter(c.Schedule, nowMS), nil
+	}
+	c.Horizon, c.HorizonFromMs = horizonOf(c.Schedule, nowMS)
+	return c, 0, nil
 }
 
 // createOf validates a create and gives it its identity: the id as given, or derived from its key, or from the batch's
@@ -135,16 +179,27 @@ func (v *violations) batch(n int) {
 	}
 }
 
-func receiptOf(c *storagev1.CreateJob, item *fsm.Item) *carillonv1.JobReceipt {
-	first := item.FirstMS
-	if first == 0 {
-		// It was not known yet when the job was accepted.
-		if t := timetableOf(c.Schedule, item.CreatedMS); t != nil {
-			first, _ = t.after(item.CreatedMS)
-		}
+// firstOf is the first time of a job that was accepted without one, 0 if there is none. known is the first after nowMS, if
+// that is known; a create that was accepted before this call has another.
+func (s *server) firstOf(
+	ctx context.Context, c *storagev1.CreateJob, req *carillonv1.CreateJobRequest, createdMS, nowMS, known int64,
+) (int64, error) {
+	if nowMS <= createdMS && createdMS < known {
+		return known, nil
 	}
+	// The job is accepted: all that is left is to wait.
+	done, err := s.turns.await(ctx, req.GetJob().GetSchedule())
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	return firstAfter(c.Schedule, createdMS), nil
+}
+
+// receiptOf is the receipt of an accepted create.
+func receiptOf(c *storagev1.CreateJob, item *fsm.Item) *carillonv1.JobReceipt {
 	return &carillonv1.JobReceipt{
 		Id: c.JobId, Tenant: c.Tenant, Incarnation: item.Incarnation, Version: 1, CreateTime: timeOf(item.CreatedMS),
-		NextTime: optionalTime(first),
+		NextTime: optionalTime(item.FirstMS),
 	}
 }

@@ -54,7 +54,34 @@ func (s *server) updateJob(ctx context.Context, req *carillonv1.UpdateJobRequest
 	var v violations
 	ref := v.job(req.Id, req.Tenant)
 	v.key("idempotency_key", req.IdempotencyKey)
-	update := s.patch(&v, req)
+	update, err := s.updateOf(ctx, &v, ref, req)
+	if err != nil {
+		return nil, err
+	}
+	var job *carillonv1.Job
+	err = s.withPayload(ctx, update, func(update *storagev1.UpdateJob) (err error) {
+		job, err = s.proposeUpdate(ctx, ref, update, "update", req.IdempotencyKey)
+		return err
+	})
+	if refused := (*Refused)(nil); errors.As(err, &refused) {
+		return nil, &Refused{ofJob(refused.Refusal)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.UpdateJobResponse{Job: job}, nil
+}
+
+// updateOf validates and translates an update, with the horizon of its schedule.
+func (s *server) updateOf(
+	ctx context.Context, v *violations, ref jobRef, req *carillonv1.UpdateJobRequest,
+) (*storagev1.UpdateJob, error) {
+	done, err := s.turns.takeFor(ctx, req.GetJob().GetSchedule())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	update := s.patch(v, req)
 	if err := v.err(); err != nil {
 		return nil, err
 	}
@@ -69,18 +96,7 @@ func (s *server) updateJob(ctx context.Context, req *carillonv1.UpdateJobRequest
 		return nil, err
 	}
 	update.Horizon, update.HorizonFromMs = horizonOf(update.Schedule, now)
-	var job *carillonv1.Job
-	err := s.withPayload(ctx, update, func(update *storagev1.UpdateJob) (err error) {
-		job, err = s.proposeUpdate(ctx, ref, update, "update", req.IdempotencyKey)
-		return err
-	})
-	if refused := (*Refused)(nil); errors.As(err, &refused) {
-		return nil, &Refused{ofJob(refused.Refusal)}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &carillonv1.UpdateJobResponse{Job: job}, nil
+	return update, nil
 }
 
 func (s *server) pauseJob(ctx context.Context, req *carillonv1.PauseJobRequest) (*carillonv1.PauseJobResponse, error) {

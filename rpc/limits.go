@@ -170,6 +170,7 @@ var limitTable = []Limit{
 	{"batch_bytes", "the message of a batch call", "at most 32 MiB", "", refused + " if its length was announced, else `resource_exhausted`"},
 	{"parts", "messages within a message, at any depth", "at most 200,000", "", refused},
 	{"inflight_bytes", "all messages that a node is working on", "256 MiB together: as announced, or as much as has arrived; while compressed, as much as they may become", "", "`resource_exhausted` with a retry hint"},
+	{"turns", "`schedule` with exclusions or `GAP_SKIP`, previews, and what counts a job's times", "half of the processors evaluate them, in turn, a batch's one by one; a turn is waited for 2 s", "", "`resource_exhausted` with a retry hint, and nothing of the call was done"},
 	{"dead_letter_ids", "`execution_ids`", "at most 1,000", "", refused},
 	{"claim", "`max_executions`", "1 to 1,000", "1", refused},
 	{"claim_bytes", "the answer of a claim", "at most 32 MiB", "", "what does not fit is given back, uncounted"},

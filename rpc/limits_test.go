@@ -395,7 +395,7 @@ func limitEdges() map[string][]edge {
 			callEdge("items", (*server).batchCreateJobs, batchOf(10_000), batchOf(10_001)),
 		},
 		// The transport's, tested in transport_test.go and intake_test.go.
-		"batch_bytes": nil, "inflight_bytes": nil, "parts": nil,
+		"batch_bytes": nil, "inflight_bytes": nil, "turns": nil, "parts": nil,
 		"dead_letter_ids": {callEdge("execution_ids", (*server).purgeDeadLetters, &carillonv1.PurgeDeadLettersRequest{ExecutionIds: ids(1000)},
 			&carillonv1.PurgeDeadLettersRequest{ExecutionIds: ids(1001)})},
 		"claim": {callEdge("max_executions", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.MaxExecutions = 1000 }),

@@ -10,30 +10,11 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// previewPatience is how long a preview waits for its turn.
-const previewPatience = 2 * time.Second
-
-var errPreviews = &Overloaded{Reason: "too many schedules are previewed at once", RetryAfter: time.Second}
-
-// previewTurn waits for one of the places of previews and returns what gives it back.
-func (s *server) previewTurn(ctx context.Context) (done func(), err error) {
-	timer := time.NewTimer(previewPatience)
-	defer timer.Stop()
-	select {
-	case s.previews <- struct{}{}:
-		return func() { <-s.previews }, nil
-	case <-timer.C:
-		return nil, errPreviews
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // maxPreviewSkipped is after how many skipped times a preview ends, so that it takes well below a second.
 const maxPreviewSkipped = 100_000
 
 func (s *server) previewSchedule(ctx context.Context, req *carillonv1.PreviewScheduleRequest) (*carillonv1.PreviewScheduleResponse, error) {
-	done, err := s.previewTurn(ctx)
+	done, err := s.turns.take(ctx, turnPatience)
 	if err != nil {
 		return nil, err
 	}

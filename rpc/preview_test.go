@@ -246,26 +246,3 @@ func FuzzCron(f *testing.F) {
 		}
 	})
 }
-
-// A preview waits for its turn, and is refused with a hint when that does not come: costly ones must not take all processors.
-func TestPreviewsTakeTurns(t *testing.T) {
-	s := &server{previews: make(chan struct{}, 1)}
-	done, err := s.previewTurn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.previewTurn(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("who gives up waiting gets %v", err)
-	}
-	var overloaded *Overloaded
-	if _, err := s.previewTurn(t.Context()); !errors.As(err, &overloaded) || overloaded.RetryAfter <= 0 {
-		t.Errorf("who waited in vain gets %v", err)
-	}
-	done()
-	if done, err = s.previewTurn(t.Context()); err != nil {
-		t.Errorf("when the turn is free: %v", err)
-	}
-	done()
-}

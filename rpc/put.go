@@ -13,8 +13,35 @@ import (
 )
 
 func (s *server) putJob(ctx context.Context, req *carillonv1.PutJobRequest) (*carillonv1.PutJobResponse, error) {
-	var v violations
 	now := s.backend.NowMS()
+	put, err := s.putOf(ctx, req, now)
+	if err != nil {
+		return nil, err
+	}
+	ref := jobRef{put.Job.Tenant, put.Job.JobId}
+	if req.ValidateOnly {
+		return s.planPut(ctx, ref, put, now)
+	}
+	cmd := callOf(ctx).command()
+	cmd.PutJob = put
+	result, err := s.propose(ctx, s.backend.ShardOf(ref.tenant, ref.id), cmd)
+	if refused := (*Refused)(nil); errors.As(err, &refused) {
+		return nil, &Refused{ofJob(refused.Refusal)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.PutJobResponse{Job: jobOfResult(ref, &result), Outcome: putOutcomes[result.Put]}, nil
+}
+
+// putOf validates and translates a put, with the horizon of its schedule.
+func (s *server) putOf(ctx context.Context, req *carillonv1.PutJobRequest, now int64) (*storagev1.PutJob, error) {
+	done, err := s.turns.takeFor(ctx, req.GetJob().GetSchedule())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var v violations
 	job := v.putSpec(req)
 	create := s.jobSpec(&v, job, now)
 	v.key("idempotency_key", req.IdempotencyKey)
@@ -33,20 +60,7 @@ func (s *server) putJob(ctx context.Context, req *carillonv1.PutJobRequest) (*ca
 	put.Hash = hashOf("put", put)
 	put.IdempotencyKey, put.ExpectedVersion = req.IdempotencyKey, req.ExpectedVersion
 	create.Horizon, create.HorizonFromMs = horizonOf(create.Schedule, now)
-	ref := jobRef{create.Tenant, create.JobId}
-	if req.ValidateOnly {
-		return s.planPut(ctx, ref, put, now)
-	}
-	cmd := callOf(ctx).command()
-	cmd.PutJob = put
-	result, err := s.propose(ctx, s.backend.ShardOf(ref.tenant, ref.id), cmd)
-	if refused := (*Refused)(nil); errors.As(err, &refused) {
-		return nil, &Refused{ofJob(refused.Refusal)}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &carillonv1.PutJobResponse{Job: jobOfResult(ref, &result), Outcome: putOutcomes[result.Put]}, nil
+	return put, nil
 }
 
 // planPut answers what a put would do, and does nothing.

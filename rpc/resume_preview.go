@@ -23,9 +23,14 @@ func (s *server) previewResume(
 	if err := v.err(); err != nil {
 		return nil, err
 	}
+	done, err := s.turns.take(ctx, turnPatience)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	var preview fsm.ResumePreview
 	exists, nowMS := false, s.backend.NowMS()
-	err := s.backend.View(ctx, s.backend.ShardOf(ref.tenant, ref.id), req.Stale, func(r fsm.Reader) (err error) {
+	err = s.backend.View(ctx, s.backend.ShardOf(ref.tenant, ref.id), req.Stale, func(r fsm.Reader) (err error) {
 		preview, exists, err = fsm.PreviewResume(r, ref.tenant, ref.id, rule, nowMS, countInstants)
 		return err
 	})

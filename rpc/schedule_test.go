@@ -476,7 +476,12 @@ func TestTimesWithoutAHorizon(t *testing.T) {
 	if j := s.job("j"); len(j.NextTimes) != 5 || j.NextTimes[0].Local != first || !proto.Equal(j.NextTime, j.NextTimes[0].Time) || j.FiresPerDay != 1 {
 		t.Errorf("the job: %v", j)
 	}
-	r := receiptOf(create, &result.Items[0])
+	item := &result.Items[0]
+	var err error
+	if item.FirstMS, err = s.firstOf(t.Context(), create, &carillonv1.CreateJobRequest{}, item.CreatedMS, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	r := receiptOf(create, item)
 	if times := firstTimes(sched, r.CreateTime.AsTime().UnixMilli(), result.Items[0].FirstMS); r.NextTime.AsTime().Format(time.RFC3339) != first ||
 		times.next[0].Local != first {
 		t.Errorf("the receipt: %v, %v", r, times)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -55,8 +54,7 @@ type server struct {
 	others *http.ServeMux
 
 	claims claimsWaiting
-	// previews has one element per preview that is evaluated: half of the processors at most, as a costly one takes most of a second.
-	previews chan struct{}
+	turns  turns
 
 	// inflight is the room that the messages under way take; see intake.
 	inflight atomic.Int64
@@ -82,8 +80,7 @@ type method struct {
 // 404 in REST's form; the caller mounts what it has besides.
 func NewHandler(backend Backend, opts Options) (http.Handler, error) {
 	s := &server{
-		previews: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
-		backend:  backend, log: opts.Logger, metrics: opts.Metrics, maxPayload: opts.MaxPayloadBytes,
+		turns: newTurns(), backend: backend, log: opts.Logger, metrics: opts.Metrics, maxPayload: opts.MaxPayloadBytes,
 		procedures: map[string]*method{}, others: http.NewServeMux(), maxSilence: maxSilence, maxDelivery: maxDelivery,
 	}
 	if s.log == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -70,19 +71,37 @@ func (t *timetable) after(ms int64) (at int64, ok bool) {
 // up to the last of them.
 func (t *timetable) times(n int, afterMS int64, known []int64) []*carillonv1.FireTime {
 	var out []*carillonv1.FireTime
-	for len(out) < n {
-		at, ok := int64(0), false
-		if len(known) > 0 {
-			at, ok, known = known[0], true, known[1:]
-		} else {
-			at, ok = t.after(afterMS)
+	add := func(at int64) bool {
+		out = append(out, &carillonv1.FireTime{Time: timeOf(at), Local: t.local(at)})
+		afterMS = at
+		return len(out) < n
+	}
+	for _, at := range known {
+		if len(out) < n {
+			add(at)
 		}
-		if !ok {
-			break
-		}
-		out, afterMS = append(out, &carillonv1.FireTime{Time: timeOf(at), Local: t.local(at)}), at
+	}
+	if len(out) < n {
+		t.all(afterMS)(add)
 	}
 	return out
+}
+
+// all are the nominal instants after another.
+func (t *timetable) all(afterMS int64) iter.Seq[int64] {
+	return func(yield func(int64) bool) {
+		if t.every != nil {
+			for at, ok := fsm.EveryAfter(t.every, afterMS); ok && yield(at); {
+				at, ok = fsm.EveryAfter(t.every, at)
+			}
+			return
+		}
+		for o := range t.cron.All(time.UnixMilli(afterMS)) {
+			if !yield(o.At.UnixMilli()) {
+				return
+			}
+		}
+	}
 }
 
 // local is what the schedule's clock shows, with its offset.
@@ -93,6 +112,18 @@ func (t *timetable) local(ms int64) string {
 	}
 	_, offset := t.cron.Zone().Local(at)
 	return at.In(time.FixedZone("", offset)).Format(time.RFC3339Nano)
+}
+
+// firstAfter is the first time of a recurring schedule after an instant; 0 if there is none, and for one-shots.
+func firstAfter(s *storagev1.Schedule, ms int64) int64 {
+	t := timetableOf(s, ms)
+	if t == nil {
+		return 0
+	}
+	if at, ok := t.after(ms); ok {
+		return at
+	}
+	return 0
 }
 
 // rate estimates how often the schedule fires in the 365 days from an instant on.

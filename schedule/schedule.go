@@ -150,17 +150,18 @@ func Pass(c *storagev1.Cron, fromMS, untilMS int64, limit int) (firstMS, lastMS 
 	if err != nil {
 		return 0, 0, 0, false, err
 	}
-	for at := time.UnixMilli(fromMS); ; {
-		o, ok := s.Next(at)
-		if at = o.At; !ok || at.UnixMilli() > untilMS {
-			return firstMS, lastMS, count, false, nil
+	for o := range s.All(time.UnixMilli(fromMS)) {
+		at := o.At.UnixMilli()
+		if at > untilMS {
+			break
 		}
 		if count == uint64(limit) {
 			return firstMS, lastMS, count, true, nil
 		}
-		if lastMS = at.UnixMilli(); count == 0 {
-			firstMS = lastMS
+		if lastMS = at; count == 0 {
+			firstMS = at
 		}
 		count++
 	}
+	return firstMS, lastMS, count, false, nil
 }

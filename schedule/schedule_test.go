@@ -226,3 +226,51 @@ func BenchmarkHorizon(b *testing.B) {
 		}
 	}
 }
+
+// worst are schedules whose search looks through centuries and finds next to nothing, or finds much that is excluded.
+func worst() map[string]*storagev1.Cron {
+	many := func(line, last string) []string { return append(slices.Repeat([]string{line}, cron.MaxLines-1), last) }
+	const newYork = "America/New_York"
+	return map[string]*storagev1.Cron{
+		"covered by seconds": {Lines: many("* * * */6,4 * *", "0 0 0 2 12 ? 2199"), Zone: newYork,
+			ExcludeLines: []string{"0-29 * * */2 * *", "30-59 * * */2 * *", "0-29 * * */3 * *", "30-59 * * */3 * *"}},
+		"covered by years": {Lines: many("* * */6,4 * *", "0 0 12 2 12 ? 2199"), Zone: newYork,
+			ExcludeLines: []string{"* * 0-11 * * *", "* 6-11 * * *", "* * 12-23 * * * */2", "* * 9-23 * * * 1971-2197/2"}},
+		"covered by minutes": {Lines: many("* * */6,4 * *", "0 0 0 2 12 ? 2199"), Zone: newYork,
+			ExcludeLines: []string{"* 0-11 */2 * *", "* 12-23 */2 * *", "* 0-11 */3 * *", "* 12-23 */3 * *"}},
+		"excluded decades": {Lines: many("* * * * * *", "* * * * * *"), Zone: newYork, ExcludeDates: []string{"2026-01-01..2199-12-30"}},
+		"always in a gap":  {Lines: many("30 2 * 3 SUN#2", "0 0 1 1 *"), Zone: newYork, Gap: 1},
+	}
+}
+
+// TestHorizonIsBounded: what is evaluated of the worst schedule when its job is created takes milliseconds. The limit is far
+// above that, because tests run on busy machines and under the race detector.
+func TestHorizonIsBounded(t *testing.T) {
+	from := ms(t, "2026-01-15T12:00:00Z")
+	for name, c := range worst() {
+		best := time.Hour
+		for range 5 {
+			start := time.Now()
+			if _, err := Horizon(c, from, 16); err != nil {
+				t.Fatal(err)
+			}
+			best = min(best, time.Since(start))
+		}
+		if best > 100*time.Millisecond {
+			t.Errorf("%s took %v", name, best)
+		}
+	}
+}
+
+func BenchmarkHorizonWorst(b *testing.B) {
+	from := ms(b, "2026-01-15T12:00:00Z")
+	for name, c := range worst() {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := Horizon(c, from, 16); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

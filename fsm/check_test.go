@@ -182,7 +182,7 @@ var plantings = []planting{
 	{"a job is parked that is not there", RuleTimer, added(ParkedKey("t", "nobody"), nil)},
 	{"more jobs parked than there are", RuleCounter, metaChanged(func(m *storagev1.Meta) { m.Parked++ })},
 	{"jobs parked by nothing", RuleMarker, func(s *memState) bool {
-		if len(Tasks(s)) > 0 || !firstRow(s, KindParked, anyRow) {
+		if slices.ContainsFunc(Tasks(s), isRelease) || !firstRow(s, KindParked, anyRow) {
 			return false
 		}
 		s.DeleteRange([]byte{KindSettings}, []byte{KindSettings + 1})
@@ -212,6 +212,26 @@ var plantings = []planting{
 
 	{"a marker that nothing removes", RuleMarker, added(StopKey("t", "nobody"), stop{deletedTo: 1}.encode())},
 	{"a pause without a paused job", RuleMarker, added(StopKey("t", "nobody"), stop{paused: true}.encode())},
+	{"ready, of a paused job without its marker", RuleMarker, func(s *memState) bool {
+		return firstRow(s, KindReady, func(key, _ []byte) bool {
+			_, e := readHint(s, key)
+			j := getJob(s, JobKey(e.Tenant, e.JobId))
+			if j == nil || j.State != storagev1.JobState_JOB_STATE_PAUSED || j.Incarnation != e.Incarnation {
+				return false
+			}
+			s.Delete(StopKey(e.Tenant, e.JobId))
+			return true
+		})
+	}},
+	{"exhausted with runs left", RuleOccurrence, changed(KindJob, func(j *storagev1.Job) bool {
+		left := j.Schedule.GetEvery().GetMaxRuns() > 0 && j.State == storagev1.JobState_JOB_STATE_EXHAUSTED
+		j.Runs, j.QueuedMs = 0, nil
+		return left
+	})},
+	{"stopped, and the rule of a pause that ended is to decide", RuleOccurrence, changed(KindJob, func(j *storagev1.Job) bool {
+		j.HeldRule = storagev1.CatchUp_CATCH_UP_NONE
+		return j.Parked
+	})},
 	{"held without a pause", RuleMarker, func(s *memState) bool {
 		return firstRow(s, KindHeld, func(key, _ []byte) bool {
 			_, e := readHint(s, key)

@@ -74,9 +74,15 @@ func (r *recorder) tenant() string { return []string{"t", "t-1"}[r.rng.IntN(2)] 
 
 func (r *recorder) command() *storagev1.Command {
 	r.n++
-	switch r.rng.IntN(17) {
+	switch r.rng.IntN(20) {
 	case 16:
 		return r.expand()
+	case 17:
+		return r.put()
+	case 18:
+		return r.backfill()
+	case 19:
+		return r.update()
 	case 0, 1:
 		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{r.create(), r.create()}}}
 	case 2, 3, 4:
@@ -233,7 +239,15 @@ func (r *recorder) update() *storagev1.Command {
 	u := &storagev1.UpdateJob{
 		Tenant: r.tenant(), JobId: r.job(), IdempotencyKey: []string{"", fmt.Sprint("k", r.rng.IntN(9))}[r.rng.IntN(2)], Hash: []byte{byte(r.rng.IntN(3))},
 	}
-	switch r.rng.IntN(7) {
+	switch r.rng.IntN(11) {
+	case 7, 8:
+		r.otherFields(u)
+	case 9:
+		u.Fields, u.State = []string{"state", "pause"}, storagev1.JobState_JOB_STATE_ACTIVE
+		u.Pause = &storagev1.Pause{Resume: storagev1.CatchUp(r.rng.IntN(4))}
+	case 10:
+		u.Fields, u.PauseReason = []string{"pause", "pause_reason"}, "longer"
+		u.Pause = &storagev1.Pause{UntilMs: r.now + r.rng.Int64N(hourMS), Resume: storagev1.CatchUp(r.rng.IntN(4))}
 	case 4:
 		u.Fields, u.Overlap = []string{"overlap"}, storagev1.Overlap(r.rng.IntN(6))
 	case 5:
@@ -255,6 +269,63 @@ func (r *recorder) update() *storagev1.Command {
 		u.Fields, u.Schedule = []string{"schedule"}, &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: 15_000}}
 	}
 	return &storagev1.Command{UpdateJob: u}
+}
+
+// otherFields draws some of the fields that neither move a schedule nor pause.
+func (r *recorder) otherFields(u *storagev1.UpdateJob) {
+	c := r.create()
+	r.recurring(c)
+	u.Template, u.CatchUp, u.CatchUpWindowMs, u.CatchUpPerMinute = c.Template, c.CatchUp, c.CatchUpWindowMs, c.CatchUpPerMinute
+	u.Overlap, u.PauseAfterFailures, u.Labels = c.Overlap, c.PauseAfterFailures, c.Labels
+	for _, field := range [...]string{
+		"catch_up", "catch_up_window", "catch_up_per_minute", "overlap", "pause_after_failures", "labels", "queue", "priority",
+		"fairness_key", "payload", "headers", "retry", "lease", "start_deadline", "retention",
+	} {
+		if r.rng.IntN(5) == 0 {
+			u.Fields = append(u.Fields, field)
+		}
+	}
+}
+
+// put draws a definition: one of its own, or what the job is with something changed, or nothing.
+func (r *recorder) put() *storagev1.Command {
+	c := r.create()
+	c.KeyHash, c.Paused = 0, false
+	if v, ok := GetJob(r.s, c.Tenant, c.JobId); ok && v.Job.Template != nil && r.rng.IntN(3) > 0 {
+		j := v.Job.CloneVT()
+		c.Schedule, c.Labels, c.CatchUp, c.CatchUpWindowMs = j.Schedule, j.Labels, j.CatchUp, j.CatchUpWindowMs
+		c.CatchUpPerMinute, c.PauseAfterFailures, c.Template = j.CatchUpPerMinute, j.PauseAfterFailures, j.Template
+		c.Template.Payload, c.Template.BlobVersion, c.Template.BlobSize = v.Payload, 0, 0
+		if every := c.Schedule.GetEvery(); every != nil && r.rng.IntN(3) == 0 {
+			every.MaxRuns = uint64(r.rng.IntN(20))
+		}
+	}
+	if cron := c.Schedule.GetCron(); cron != nil {
+		c.HorizonFromMs = r.now - minuteMS
+		c.Horizon = r.horizon(cron, c.HorizonFromMs)
+	}
+	return &storagev1.Command{PutJob: &storagev1.PutJob{
+		Job: c, IdempotencyKey: []string{"", fmt.Sprint("p", r.rng.IntN(9))}[r.rng.IntN(2)], Hash: c.Hash, MustNotExist: r.rng.IntN(9) == 0,
+	}}
+}
+
+// backfill starts one of a recurring job, or cancels one.
+func (r *recorder) backfill() *storagev1.Command {
+	tenant, jobID, id := r.tenant(), r.job(), fmt.Sprint("b", r.rng.IntN(4))
+	for range 20 {
+		if j := getJob(r.s, JobKey(tenant, jobID)); j != nil && !isOneShot(j) {
+			break
+		}
+		jobID = r.job()
+	}
+	if r.rng.IntN(6) == 0 {
+		return &storagev1.Command{CancelBackfill: &storagev1.CancelBackfill{Tenant: tenant, JobId: jobID, Id: id}}
+	}
+	return &storagev1.Command{StartBackfill: &storagev1.StartBackfill{
+		Tenant: tenant, JobId: jobID, Id: id, Hash: []byte{1}, FromMs: r.now - 2*minuteMS - r.rng.Int64N(5*minuteMS), ToMs: r.now - r.rng.Int64N(2*minuteMS),
+		Max: 1000, InTurn: r.rng.IntN(2) == 0, HasPriority: r.rng.IntN(2) == 0, Priority: 3,
+		ExpectedVersion: getJob(r.s, JobKey(tenant, jobID)).GetVersion(),
+	}}
 }
 
 func (r *recorder) remove() *storagev1.Command {
@@ -301,7 +372,7 @@ func (r *recorder) settings() *storagev1.Command {
 	switch r.rng.IntN(4) {
 	case 0:
 		return &storagev1.Command{PutTenant: &storagev1.TenantSettings{
-			Name: "t-1", Version: uint64(r.n), Paused: isPaused, Pause: pause,
+			Name: r.tenant(), Version: uint64(r.n), Paused: isPaused, Pause: pause,
 		}}
 	case 1:
 		return &storagev1.Command{PutPauseRule: &storagev1.PauseRule{
@@ -315,14 +386,29 @@ func (r *recorder) settings() *storagev1.Command {
 	}
 }
 
-// step advances a task that has been left open.
+// step advances one of the tasks that have been left open.
 func (r *recorder) step() *storagev1.Command {
-	for _, task := range Tasks(r.s) {
-		if !task.Finished {
-			return &storagev1.Command{StepTask: &storagev1.StepTask{Id: task.Id, Limit: 3}}
+	open := slices.DeleteFunc(Tasks(r.s), func(t *storagev1.Task) bool { return t.Finished })
+	if len(open) == 0 {
+		return r.settings()
+	}
+	task := open[r.rng.IntN(len(open))]
+	c := &storagev1.StepTask{Id: task.Id, Limit: 3}
+	if b := task.Backfill; b.GetSchedule().GetCron() != nil {
+		// What the leader's evaluator hands in, now and then from where it does not go on.
+		c.FromMs, c.ToMs = b.HandedMs-r.rng.Int64N(10)/9, b.ToMs
+		for _, at := range r.horizon(b.Schedule.Cron, c.FromMs).NextMs {
+			if at > b.ToMs {
+				break
+			}
+			if len(c.InstantsMs) == int(c.Limit) {
+				c.ToMs = c.InstantsMs[len(c.InstantsMs)-1]
+				break
+			}
+			c.InstantsMs = append(c.InstantsMs, at)
 		}
 	}
-	return r.settings()
+	return &storagev1.Command{StepTask: c}
 }
 
 // encodeLog writes entries one after the other, each behind its length.

@@ -211,6 +211,7 @@ func keepDue(old, h *storagev1.Horizon, dueMS int64) {
 	for _, v := range old.Skipped {
 		if v.ToMs <= dueMS && !names(h, v.FromMs, v.ToMs) {
 			h.Skipped = append(h.Skipped, v)
+			h.ToMs = max(h.ToMs, v.ToMs)
 		}
 	}
 	slices.SortStableFunc(h.Skipped, func(a, b *storagev1.RangeVerdict) int { return cmp.Compare(a.FromMs, b.FromMs) })

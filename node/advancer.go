@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/carillon-scheduler/carillon/fsm"
@@ -35,47 +35,32 @@ var lastInstant = time.Date(9999, time.December, 31, 23, 59, 59, 999_000_000, ti
 // off the rows, and fired by the dispatcher.
 type advancer struct {
 	clock *clock.Virtual
-	// firstTimer reads the earliest timer of a shard. rouse tells those who wait for an instant that the clock has moved, and
-	// quiet says that they have done what there was to do, such as to hand what has fired to workers that wait for it, or to
-	// find when a cron job fires next.
-	firstTimer func(shard uint32) (atMS int64, ok bool, err error)
-	rouse      func()
-	quiet      func() bool
+	// rouse tells those who wait for an instant that the clock has moved. quiet says that they have done what there was to do,
+	// such as to hand what has fired to workers that wait for it, or to find when a cron job fires next, and when something is
+	// due next, math.MaxInt64 if nothing is. Nothing may be due there any more, but nothing is due before.
+	rouse func()
+	quiet func() (nextMS int64, quiet bool, err error)
 	// one holds a token while somebody advances.
 	one chan struct{}
-	// changed is poked after touched has grown, and when quiet may have become true.
+	// changed is poked when quiet may have become true.
 	changed wake
 	// stopping is closed when the node stops.
 	stopping <-chan struct{}
-
-	mu sync.Mutex
-	// touched are the shards whose rows have changed since their first timers were read. Guarded by mu.
-	touched map[uint32]struct{}
-	// What follows belongs to who holds one. first is the instant of each shard's first timer, without those of touched.
-	first map[uint32]int64
+	// applied counts the entries that everybody has been told of.
+	applied atomic.Uint64
+	// steps belongs to who holds one.
 	steps stepping
 }
 
-func newAdvancer(virtual *clock.Virtual, shards []uint32) *advancer {
-	a := &advancer{
-		clock: virtual, one: make(chan struct{}, 1), changed: newWake(),
-		touched: map[uint32]struct{}{}, first: map[uint32]int64{},
-	}
-	for _, shard := range shards {
-		a.touched[shard] = struct{}{}
-	}
-	return a
+func newAdvancer(virtual *clock.Virtual) *advancer {
+	return &advancer{clock: virtual, one: make(chan struct{}, 1), changed: newWake()}
 }
 
-// touch says that a shard's rows have changed. There is no advancer without a virtual clock.
-func (a *advancer) touch(shard uint32) {
-	if a == nil {
-		return
+// told says that everybody has been told of an entry. There is no advancer without a virtual clock.
+func (a *advancer) told() {
+	if a != nil {
+		a.applied.Add(1)
 	}
-	a.mu.Lock()
-	a.touched[shard] = struct{}{}
-	a.mu.Unlock()
-	a.changed.poke()
 }
 
 // look makes who waits look again whether all is quiet. There is no advancer without a virtual clock.
@@ -85,46 +70,19 @@ func (a *advancer) look() {
 	}
 }
 
-// untouched says that no rows have changed since next read them.
-func (a *advancer) untouched() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.touched) == 0
-}
-
-// next returns the instant of the first timer, math.MaxInt64 if there is none.
-func (a *advancer) next() (atMS int64, err error) {
-	a.mu.Lock()
-	touched := a.touched
-	a.touched = map[uint32]struct{}{}
-	a.mu.Unlock()
-	for shard := range touched {
-		at, ok, err := a.firstTimer(shard)
-		if err != nil {
-			a.touch(shard)
-			return 0, fmt.Errorf("read first timer of shard %d: %w", shard, err)
-		}
-		if !ok {
-			at = math.MaxInt64
-		}
-		a.first[shard] = at
-	}
-	atMS = math.MaxInt64
-	for _, at := range a.first {
-		atMS = min(atMS, at)
-	}
-	return atMS, nil
-}
-
 // settled returns when everything that is due has fired and nothing that comes of it is under way, with the instant of what is
 // due next.
 func (a *advancer) settled(ctx context.Context) (nextMS int64, err error) {
 	for {
-		next, err := a.next()
-		// In this order: what fired the last of what was due is under way until after the rows show it, and what was under way
-		// may have put something due into them.
-		if err != nil || next > a.clock.Now() && a.quiet() && a.untouched() {
-			return next, err
+		applied := a.applied.Load()
+		next, quiet, err := a.quiet()
+		switch {
+		case err != nil:
+			return 0, err
+		case a.applied.Load() != applied:
+			continue // one may have been found quiet before it was told of the entry, another one after.
+		case quiet && next > a.clock.Now():
+			return next, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -184,10 +142,9 @@ func (s *stepping) next(dueMS int64) int64 {
 func (n *Node) openVirtualClock(lastStampMS int64) {
 	begin := n.cfg.VirtualClock.UnixMilli()
 	virtual := clock.NewVirtual(begin, lastStampMS)
-	n.guard, n.advancer = virtual, newAdvancer(virtual, n.slots.shards)
-	n.advancer.firstTimer = n.firstTimer
+	n.guard, n.advancer = virtual, newAdvancer(virtual)
 	n.advancer.rouse = func() { n.dispatcher.ClockChanged() }
-	n.advancer.quiet = func() bool { return n.dispatcher.Quiet() && n.expander.Idle() && n.tasks.idle() }
+	n.advancer.quiet = n.quiet
 	n.logger.Warn("THE CLOCK IS VIRTUAL: time stands still until it is advanced, and nothing falls due by itself",
 		"clock", rfc3339(virtual.Now()), "advance", "carillon clock advance")
 	if virtual.Now() > begin {
@@ -228,6 +185,30 @@ func (n *Node) patience() func(*storagev1.Command) time.Duration {
 	}
 }
 
+// relaxed says of a command of this node's own that nobody outside is told what comes of it before the advance under way is
+// durable as a whole: it fires or expands without handing anything to a worker.
+func (n *Node) relaxed(cmd *storagev1.Command) bool {
+	return n.advancer != nil && (cmd.Expand != nil || cmd.Advance != nil && len(cmd.Advance.Demand) == 0)
+}
+
+// quiet says whether everything that is due has fired, and when something is due next: see advancer.
+func (n *Node) quiet() (nextMS int64, quiet bool, err error) {
+	nextMS, unknown, quiet := n.dispatcher.Quiet(n.slots.shards)
+	if !quiet || !n.expander.Idle() || !n.tasks.idle() {
+		return 0, false, nil
+	}
+	for _, shard := range unknown {
+		at, ok, err := n.firstTimer(shard)
+		if err != nil {
+			return 0, false, fmt.Errorf("read first timer of shard %d: %w", shard, err)
+		}
+		if ok {
+			nextMS = min(nextMS, at)
+		}
+	}
+	return nextMS, true, nil
+}
+
 func (n *Node) firstTimer(shard uint32) (atMS int64, ok bool, err error) {
 	r := store.NewReader(n.engine, shard)
 	atMS, ok = fsm.FirstTimer(r)
@@ -260,12 +241,12 @@ func (n *Node) AdvanceClock(ctx context.Context, goal rpc.ClockGoal) (rpc.ClockA
 		return rpc.ClockAdvance{}, refuse(fsm.FailedPrecondition, "",
 			"this server keeps its machine's time; only one that was started with --virtual-clock can be advanced")
 	}
-	ctx, cancel := boundedAdvance(ctx)
+	bounded, cancel := boundedAdvance(ctx)
 	defer cancel()
 	select {
 	case a.one <- struct{}{}:
 		defer func() { <-a.one }()
-	case <-ctx.Done():
+	case <-bounded.Done():
 		return rpc.ClockAdvance{}, &rpc.Unavailable{Reason: "another call advances the clock", RetryAfter: time.Second}
 	}
 	now := a.clock.Now()
@@ -285,11 +266,14 @@ func (n *Node) AdvanceClock(ctx context.Context, goal rpc.ClockGoal) (rpc.ClockA
 		return rpc.ClockAdvance{}, err
 	}
 	a.aim(toMS, fired)
-	err = n.advanceTo(ctx, toMS)
-	if err != nil && ctx.Err() == nil {
+	err = n.advanceTo(bounded)
+	if err != nil && bounded.Err() == nil {
 		return rpc.ClockAdvance{}, err
 	}
 	res.Done = err == nil
+	if err := n.stamp(ctx); err != nil {
+		return rpc.ClockAdvance{}, err
+	}
 	if fired, err = n.firedTotal(); err != nil {
 		return rpc.ClockAdvance{}, err
 	}
@@ -314,13 +298,9 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// advanceTo has everything fire that is due up to toMS, has the log remember how far time has come, and removes what has
-// outlived its retention.
-func (n *Node) advanceTo(ctx context.Context, toMS int64) error {
+// advanceTo has everything fire that is due up to the goal, and removes what has outlived its retention.
+func (n *Node) advanceTo(ctx context.Context) error {
 	if err := n.advancer.advance(ctx); err != nil {
-		return err
-	}
-	if err := n.stamp(ctx, toMS); err != nil {
 		return err
 	}
 	if err := n.keepHouse(ctx); err != nil {
@@ -329,18 +309,10 @@ func (n *Node) advanceTo(ctx context.Context, toMS int64) error {
 	return ctx.Err()
 }
 
-// stamp puts an entry into the log if no stamp in it is as late as toMS: nothing may have been due there.
-func (n *Node) stamp(ctx context.Context, toMS int64) error {
-	metas, err := n.metas()
-	if err != nil {
-		return err
-	}
-	for _, meta := range metas {
-		if meta.GetClockMs() >= toMS {
-			return nil
-		}
-	}
-	_, err = n.host.Do(ctx, n.slots.shards[0], &storagev1.Command{Advance: &storagev1.Advance{Limit: 1}})
+// stamp has the log remember how far time has come, and returns when that is durable, with all that was relaxed before: the
+// shards share the store's log, whose syncs cover everything written before them.
+func (n *Node) stamp(ctx context.Context) error {
+	_, err := n.host.Do(ctx, n.slots.shards[0], &storagev1.Command{Advance: &storagev1.Advance{Limit: 1}})
 	return backendError(err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -28,19 +29,17 @@ type timers struct {
 
 func newTimers(beginMS int64, shards map[uint32][]int64) *timers {
 	w := &timers{shards: shards}
-	ids := []uint32{}
-	for id := range shards {
-		ids = append(ids, id)
-	}
-	w.a = newAdvancer(clock.NewVirtual(beginMS, 0), ids)
-	w.a.firstTimer = func(shard uint32) (int64, bool, error) {
-		if len(w.shards[shard]) == 0 {
-			return 0, false, nil
+	w.a = newAdvancer(clock.NewVirtual(beginMS, 0))
+	w.a.quiet = func() (nextMS int64, quiet bool, err error) {
+		nextMS = math.MaxInt64
+		for _, list := range w.shards {
+			for _, at := range list {
+				nextMS = min(nextMS, at)
+			}
 		}
-		return slices.Min(w.shards[shard]), true, nil
+		return nextMS, !w.busy, nil
 	}
 	w.a.rouse = w.fire
-	w.a.quiet = func() bool { return !w.busy }
 	return w
 }
 
@@ -66,8 +65,9 @@ func (w *timers) fire() {
 			}
 		}
 		w.shards[id] = list[n:]
-		w.a.touch(id)
 	}
+	w.a.told()
+	w.a.changed.poke()
 	slices.Sort(due)
 	for _, at := range due {
 		w.fired, w.late = append(w.fired, at), append(w.late, now-at)
@@ -154,16 +154,33 @@ func TestAdvanceEndsWhenTheNodeStops(t *testing.T) {
 	}
 }
 
-func TestAdvanceNamesTheShardThatCannotBeRead(t *testing.T) {
+func TestAdvanceEndsWhenWhatIsDueCannotBeRead(t *testing.T) {
 	w := newTimers(0, map[uint32][]int64{7: {10}})
-	read, broken := w.a.firstTimer, errors.New("checksum")
-	w.a.firstTimer = func(uint32) (int64, bool, error) { return 0, false, broken }
+	read, broken := w.a.quiet, errors.New("checksum")
+	w.a.quiet = func() (int64, bool, error) { return 0, false, broken }
 	if err := w.advance(t.Context(), 30); !errors.Is(err, broken) || w.a.clock.Now() != 0 {
 		t.Fatalf("%v at %d", err, w.a.clock.Now())
 	}
-	w.a.firstTimer = read
+	w.a.quiet = read
 	if err := w.advance(t.Context(), 30); err != nil || fmt.Sprint(w.fired) != "[10]" {
-		t.Errorf("fired %v, %v; a shard must be read again after an error", w.fired, err)
+		t.Errorf("fired %v, %v", w.fired, err)
+	}
+}
+
+// An entry of which some have been told and others not, while all are asked: they are asked again.
+func TestAdvanceAsksAgainAfterAnEntry(t *testing.T) {
+	w := newTimers(0, map[uint32][]int64{1: {10}})
+	quiet, asked := w.a.quiet, 0
+	w.a.quiet = func() (int64, bool, error) {
+		next, ok, err := quiet()
+		if asked++; asked == 1 {
+			w.shards[1] = []int64{5, 10}
+			w.a.told()
+		}
+		return next, ok, err
+	}
+	if err := w.advance(t.Context(), 30); err != nil || fmt.Sprint(w.fired) != "[5 10]" || slices.Max(w.late) != 0 {
+		t.Errorf("fired %v, late %v, %v", w.fired, w.late, err)
 	}
 }
 
@@ -226,7 +243,6 @@ func TestStepsArePaidForOncePerGoal(t *testing.T) {
 		t.Errorf("%d steps, %v; want %d", steps, err, exactSteps)
 	}
 	w.shards[1] = []int64{goal + 1, goal + 2}
-	w.a.touch(1)
 	w.late = nil
 	if err := w.advance(t.Context(), goal+10); err != nil || fmt.Sprint(w.late) != "[0 0]" {
 		t.Errorf("on the way to the next goal they are late by %v, %v", w.late, err)

@@ -22,7 +22,7 @@ func (l listener) OnEstablished(shard uint32, term uint64) {
 	l.n.settings.established(shard)
 	l.n.tasks.look(shard)
 	l.n.leads.changed.poke()
-	l.n.advancer.touch(shard)
+	l.n.advancer.look()
 }
 
 func (l listener) OnApplied(shard uint32, effects *fsm.Effects) {
@@ -32,7 +32,7 @@ func (l listener) OnApplied(shard uint32, effects *fsm.Effects) {
 		l.n.tasks.look(shard)
 	}
 	l.n.metrics.applied(effects)
-	l.n.advancer.touch(shard)
+	l.n.advancer.told()
 }
 
 func (l listener) OnStepDown(shard uint32) {
@@ -51,7 +51,7 @@ var _ dispatch.Host = dispatchHost{}
 func (h dispatchHost) ProposeAll(all []dispatch.Proposal) {
 	proposals := make([]replica.Proposal, len(all))
 	for i, p := range all {
-		proposals[i] = replica.Proposal{Shard: p.Shard, Command: p.Command, Done: p.Done}
+		proposals[i] = replica.Proposal{Shard: p.Shard, Command: p.Command, Relaxed: h.n.relaxed(p.Command), Done: p.Done}
 	}
 	h.n.host.ProposeAll(proposals)
 }
@@ -70,7 +70,7 @@ type expandHost struct{ n *Node }
 var _ expand.Host = expandHost{}
 
 func (h expandHost) Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Result, error)) {
-	h.n.host.Propose(shard, cmd, done)
+	h.n.host.ProposeAll([]replica.Proposal{{Shard: shard, Command: cmd, Relaxed: h.n.relaxed(cmd), Done: done}})
 }
 
 func (h expandHost) Rows(shard uint32) expand.Rows { return store.NewReader(h.n.engine, shard) }

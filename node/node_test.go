@@ -22,12 +22,12 @@ import (
 
 // running is a node in this process.
 type running struct {
-	t    *testing.T
+	t    testing.TB
 	addr string
 	stop func()
 }
 
-func runNode(t *testing.T, dir string, change func(*Config)) *running {
+func runNode(t testing.TB, dir string, change func(*Config)) *running {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.DataDir, cfg.Listen, cfg.Shards = dir, "127.0.0.1:0", 4
@@ -117,7 +117,7 @@ func (n *running) must(method, path string, body any) map[string]any {
 }
 
 // testLog writes a node's log to the test's.
-type testLog struct{ t *testing.T }
+type testLog struct{ t testing.TB }
 
 func (l testLog) Write(p []byte) (int, error) {
 	l.t.Log(strings.TrimSpace(string(p)))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -154,17 +155,30 @@ func (d *Dispatcher) Stop() {
 // at the clock anew instead of sleeping on.
 func (d *Dispatcher) ClockChanged() { signal(d.wakePlanner) }
 
-// Quiet says that nothing is under way, and that no poll waits for what there is: nothing happens here any more until
-// somebody polls, entries change something or the clock moves.
-func (d *Dispatcher) Quiet() bool {
+// Quiet says of shards that all are led here, that nothing is under way, and that no poll waits for what there is: nothing
+// happens here any more until somebody polls, entries change something or the clock moves. nextMS is the instant of the
+// first timer in memory, which may be gone from the rows, math.MaxInt64 if there is none; of the shards in unknown there is
+// none in memory: what their rows hold stands beyond the horizon.
+func (d *Dispatcher) Quiet(shards []uint32) (nextMS int64, unknown []uint32, quiet bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, sh := range d.led {
-		if t := &sh.timers; !sh.ready || sh.round != nil || len(sh.releases) > 0 || t.total > 0 || t.moreDue {
-			return false
+	nextMS = math.MaxInt64
+	for _, id := range shards {
+		sh := d.shards[id]
+		if sh == nil || !sh.ready || sh.round != nil || len(sh.releases) > 0 {
+			return 0, nil, false
 		}
+		t := &sh.timers
+		switch {
+		case t.total > 0 || t.moreDue || t.loading:
+			return 0, nil, false
+		case t.next == math.MaxInt64:
+			unknown = append(unknown, id)
+		}
+		nextMS = min(nextMS, t.next)
 	}
-	return !slices.ContainsFunc(d.hot, func(q *queue) bool { return len(q.offers) > 0 && q.hungry.Len() > 0 })
+	quiet = !slices.ContainsFunc(d.hot, func(q *queue) bool { return len(q.offers) > 0 && q.hungry.Len() > 0 })
+	return nextMS, unknown, quiet
 }
 
 // Ready returns an error that names a shard that is led but not loaded yet, nil if there is none.

@@ -202,7 +202,7 @@ func (d *Dispatcher) advanced(sh *shard, result *fsm.Result, before int, propose
 		t.moreDue, t.doubted = true, false
 	case result.Fired >= before:
 		t.moreDue, t.doubted = false, false
-	case t.doubted:
+	case t.doubted || d.cfg.ClockStands:
 		// Nothing is due in the rows: what is left of the counts stood for timers that are gone.
 		d.settleDue(t, before-result.Fired, nil)
 		t.moreDue, t.doubted = false, false

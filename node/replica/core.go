@@ -204,9 +204,14 @@ func (c *Core) SyncDone(seq uint64) {
 
 // release lets go messages that waited for a sync.
 func (c *Core) release(rs responses) {
-	if rs.replica.gone {
-		return
+	if !rs.replica.gone {
+		c.pass(rs)
+		c.touch(rs.replica)
 	}
+}
+
+// pass hands out messages that wait for nothing.
+func (c *Core) pass(rs responses) {
 	for _, m := range rs.messages {
 		if m.GetTo() == rs.replica.id {
 			rs.replica.stepLocal(m)
@@ -214,7 +219,6 @@ func (c *Core) release(rs responses) {
 			c.send(rs.replica, m)
 		}
 	}
-	c.touch(rs.replica)
 }
 
 // Tick lets TickInterval pass for the replicas that need it.
@@ -294,6 +298,7 @@ func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 	if err := c.driveRemovals(w); err != nil {
 		return Turn{}, err
 	}
+	wrote := w.batch.Len() > 0
 	wait, err := c.commit(w)
 	if err != nil {
 		return Turn{}, fmt.Errorf("commit turn: %w", err)
@@ -303,7 +308,7 @@ func (c *Core) Turn(stampMS int64) (turn Turn, err error) {
 	}
 	c.finishDrain()
 	turn, c.out = c.out, Turn{}
-	turn.Seq, turn.Wait, turn.More = c.seq, wait, len(c.dirty) > 0
+	turn.Seq, turn.Wait, turn.Wrote, turn.More = c.seq, wait, wrote || wait != nil, len(c.dirty) > 0
 	return turn, nil
 }
 

@@ -87,11 +87,12 @@ func (l *life) restart(left disk) error {
 	return l.start()
 }
 
-func (l *life) propose(shard uint32) {
+// propose proposes a request. Nobody is told what comes of a relaxed one.
+func (l *life) propose(shard uint32, relaxed bool) {
 	l.next++
 	id := fmt.Sprintf("%d-%d", l.crashes, l.next)
-	l.core.Propose(Proposal{Shard: shard, Command: request(id), Done: func(r fsm.Result, err error) {
-		if err == nil && r.Refusal == nil {
+	l.core.Propose(Proposal{Shard: shard, Command: request(id), Relaxed: relaxed, Done: func(r fsm.Result, err error) {
+		if err == nil && r.Refusal == nil && !relaxed {
 			l.acked[id] = shard
 		}
 	}})
@@ -175,7 +176,7 @@ func live(seed uint64, engine disk, faults Faults) (acked int, err error) {
 	for step := 0; step < 400 && err == nil; step++ {
 		switch n := rng.IntN(100); {
 		case n < 45:
-			l.propose(1 + uint32(rng.IntN(simShards)))
+			l.propose(1+uint32(rng.IntN(simShards)), rng.IntN(3) == 0)
 		case n < 75:
 			if l.core.InFlight() < maxTurnsInFlight {
 				err = l.turn()
@@ -245,7 +246,7 @@ func fixedStep(l *life, step int) error {
 	switch step % 5 {
 	case 0, 2:
 		for shard := uint32(1); shard <= simShards; shard++ {
-			l.propose(shard)
+			l.propose(shard, step%5 == 0 && shard != 2)
 		}
 		return nil
 	case 1, 3:

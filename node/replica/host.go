@@ -122,7 +122,7 @@ func (h *Host) Propose(shard uint32, cmd *storagev1.Command, done func(fsm.Resul
 }
 
 // ProposeAll is Propose for several commands, which reach the loop together: what goes to one shard becomes one entry.
-// Only Shard, Command and Done of each are looked at.
+// Encoded is made here.
 func (h *Host) ProposeAll(ps []Proposal) {
 	for i := range ps {
 		// Encoding here takes it off the loop. What cannot be encoded is refused there.

@@ -130,7 +130,7 @@ func (h *Host) turn() error {
 	if h.cfg.Hooks.Turn != nil {
 		h.cfg.Hooks.Turn(time.Since(began))
 	}
-	if turn.Wait != nil { // something was written
+	if turn.Wrote {
 		select {
 		case h.turned <- struct{}{}:
 		default:

@@ -17,6 +17,8 @@ type flight struct {
 	entry       *storagev1.Entry
 	proposals   []Proposal
 	leaderStart bool
+	// relaxed: all of the proposals are.
+	relaxed bool
 }
 
 // proposeNext proposes the shard's next entry, unless one is in flight: first the leadership's own, then, once it is
@@ -43,8 +45,10 @@ func (c *Core) proposeNext(r *replica, stampMS int64) {
 		Term: f.term, StampMs: stampMS, Commands: make([]*storagev1.Command, len(batch)), Everywhere: r.matched(),
 	}
 	data := appendEntryHead(make([]byte, 0, cut.bytes()+len(batch)*4+32), f.term, stampMS)
+	f.relaxed = r.onlyVoter() && len(r.conf.Learners) == 0
 	for i, p := range batch {
 		f.entry.Commands[i] = p.Command
+		f.relaxed = f.relaxed && p.Relaxed
 		data = appendEntryCommand(data, p.Encoded)
 	}
 	data = appendEntryTail(data, f.entry.Everywhere)
@@ -102,6 +106,11 @@ func (r *replica) placeFlight(entries []*raftpb.Entry) {
 			return
 		}
 	}
+}
+
+// appendsRelaxed says whether entries are the flight, and that need not wait for the disk.
+func (r *replica) appendsRelaxed(entries []*raftpb.Entry) bool {
+	return r.flight != nil && r.flight.relaxed && len(entries) == 1 && r.flight.index == entries[0].GetIndex()
 }
 
 // takeFlight returns the flight if e is its entry.

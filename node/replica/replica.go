@@ -326,6 +326,10 @@ func (c *Core) appendLog(r *replica, m *raftpb.Message, w *write) {
 		c.release(rs)
 		return
 	}
+	if r.appendsRelaxed(m.GetEntries()) {
+		c.pass(rs)
+		return
+	}
 	w.responses = append(w.responses, rs)
 }
 

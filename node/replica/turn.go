@@ -14,6 +14,8 @@ type Turn struct {
 	// Wait blocks until the turn is durable; then SyncDone(Seq) is due. nil: there is nothing to wait for. Waits must be
 	// called in the order of the turns.
 	Wait func() error
+	// Wrote says that something was written, durable or not.
+	Wrote bool
 	// Frames are to be sent now.
 	Frames []Frame
 	// Events come before Results, in order.
@@ -37,6 +39,9 @@ type Proposal struct {
 	Command *storagev1.Command
 	// Encoded is Command's encoding, if the caller has made it already.
 	Encoded []byte
+	// Relaxed says that nobody outside is told what comes of it: where the replica is the only voter, its entry need not be
+	// durable before it is applied. It becomes so with the next entry of the store that is to be.
+	Relaxed bool
 	// Done is told the outcome exactly once.
 	Done func(fsm.Result, error)
 }

@@ -117,10 +117,7 @@ func (a *apply) expandJob(c *storagev1.ExpandJob) *Refusal {
 	}
 	a.noteZone(j.Horizon)
 	if awaits := j.NextMs == 0 && j.TimerMs != 0; awaits || replaces && j.NextMs != 0 {
-		notBefore := j.TimerMs
-		if awaits || j.TimerMs == j.NextMs+offsetOf(j) {
-			notBefore = 0
-		}
+		notBefore := pacedTo(j)
 		a.disarm(c.Tenant, c.JobId, j)
 		a.rearm(c.Tenant, c.JobId, j, notBefore)
 	}

@@ -566,19 +566,22 @@ func (m *modelTest) reschedule(t *rapid.T) {
 		}
 		return
 	}
-	// What is due under the old schedule is decided under it.
-	if j.state == "active" {
-		m.fire(j)
-	} else {
-		for n := j.anchor; n <= m.now; n += j.every {
-			if n > j.watermark {
-				j.verdicts[n], j.watermark = "skipped", n
+	every := rapid.SampledFrom([]int64{30_000, 60_000, 90_000}).Draw(t, "every")
+	u.Schedule = &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: every, AnchorMs: m.now}}
+	// If it names the same instants, those that have come stay undecided. Else they are decided under the old one.
+	if every != j.every || (m.now-j.anchor)%every != 0 {
+		if j.state == "active" {
+			m.fire(j)
+		} else {
+			for n := j.anchor; n <= m.now; n += j.every {
+				if n > j.watermark {
+					j.verdicts[n], j.watermark = "skipped", n
+				}
 			}
 		}
+		j.every, j.anchor = every, m.now
+		j.watermark = max(j.watermark, m.now)
 	}
-	j.every, j.anchor = rapid.SampledFrom([]int64{30_000, 60_000, 90_000}).Draw(t, "every"), m.now
-	j.watermark = max(j.watermark, m.now)
-	u.Schedule = &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: j.every, AnchorMs: j.anchor}}
 	if r := m.apply(&storagev1.Command{UpdateJob: u}); r.Refusal != nil {
 		t.Fatalf("reschedule %s: %+v", j.id, r.Refusal)
 	}

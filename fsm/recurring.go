@@ -273,6 +273,14 @@ func (a *apply) start(tenant, jobID string, j *storagev1.Job, nominal int64, lat
 // timerAt is where a recurring job's timer stands; 0: it has none.
 func timerAt(j *storagev1.Job) int64 { return cmp.Or(j.TimerMs, j.NextMs) }
 
+// pacedTo is where the timer of a job stands that catches up at its pace; 0: it does not.
+func pacedTo(j *storagev1.Job) int64 {
+	if j.NextMs == 0 || j.TimerMs <= j.NextMs+offsetOf(j) {
+		return 0
+	}
+	return j.TimerMs
+}
+
 // arm lets j's next occurrence stand in the index: at its nominal instant, or later by its spread, or by notBefore.
 func (a *apply) arm(tenant, jobID string, j *storagev1.Job, next, notBefore int64) {
 	at := max(next+offsetOf(j), notBefore)

@@ -33,8 +33,6 @@ func (a *apply) updateJob(c *storagev1.UpdateJob) Result {
 	// A pause that has ended decides by its own rule, whatever the update makes of the job before its task comes to it.
 	a.unpark(c.Tenant, c.JobId, j, a.m.lastRule(c.Tenant, j))
 	u.closeOldSchedule()
-	u.keepPassed()
-	u.dropPassed()
 	j.Version++
 	j.UpdatedMs = a.meta.ClockMs
 	if slices.ContainsFunc(c.Fields, isDefinition) {
@@ -87,10 +85,10 @@ type update struct {
 	schedule *storagev1.Schedule
 	// The horizon of a new cron schedule.
 	horizon *storagev1.Horizon
-	// why what the old schedule named and nobody could fire is skipped.
-	why string
-	// The first occurrence that has come, waits for its spread, and stays; 0: there is none.
-	pendingMS int64
+	// goesOn: the new schedule names what has come and is undecided, as the old one does.
+	goesOn bool
+	// Where the timer of a job that catches up at its pace stands; 0: it does not.
+	pacedMS int64
 	// blocked: it had an overlap rule already.
 	blocked bool
 	task    *storagev1.Task
@@ -291,64 +289,6 @@ func (u *update) run() {
 	}
 }
 
-// closeOldSchedule gives what is due under a schedule that is about to be replaced its verdicts: what fell due by now
-// still fires by the old catch-up rule, as the job's old version; what a pause holds up is skipped.
-func (u *update) closeOldSchedule() {
-	j := u.j
-	if u.schedule == nil || isOneShot(j) {
-		return
-	}
-	paused := u.m.stopped(u.c.Tenant, j)
-	if !paused && j.NextMs != 0 && j.NextMs <= u.stamp {
-		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
-	}
-	if !paused && j.HeldRule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
-		// What a pause had held up is decided: the rest goes by the job's own rule.
-		j.HeldRule = storagev1.CatchUp_CATCH_UP_UNSPECIFIED
-		u.occur(u.c.Tenant, u.c.JobId, j, nil, false)
-	}
-	u.passHorizon(u.c.Tenant, u.c.JobId, j)
-	u.why = whySkippedMissed
-	if paused {
-		u.why = whySkippedPaused
-	}
-	u.closeUpTo(u.c.Tenant, u.c.JobId, j, u.stamp-offsetOf(j), u.why)
-}
-
-// dropPassed gives what lies between the watermark and now, and does not stay, its verdicts: what has come and waits for its
-// spread, and what the evaluator has not named yet, which is not counted.
-func (u *update) dropPassed() {
-	j := u.j
-	if u.schedule == nil || isOneShot(j) || u.pendingMS != 0 {
-		return
-	}
-	u.closeUpTo(u.c.Tenant, u.c.JobId, j, u.stamp, whySkippedReplaced)
-	u.closeUnknown(u.c.Tenant, u.c.JobId, j, u.stamp, u.why)
-}
-
-// keepPassed keeps what lies between the watermark and now: times that the old schedule named and did not fire get their
-// verdicts, and occurrences that only wait for their spread go on waiting if the new schedule names the same instants.
-func (u *update) keepPassed() {
-	j := u.j
-	if u.schedule == nil || isOneShot(j) {
-		return
-	}
-	u.passSkipped(u.c.Tenant, u.c.JobId, j, u.stamp)
-	next, ok := nextOf(j, j.WatermarkMs)
-	start := u.schedule.GetEvery().GetStartMs() + u.schedule.GetCron().GetStartMs()
-	if !ok || next > u.stamp || start > next || !sameInstants(j.Schedule, u.schedule) {
-		return
-	}
-	u.pendingMS = next
-	switch old := j.Horizon; {
-	case u.horizon == nil:
-	case old.ToMs < u.stamp: // More may wait that is not known yet.
-		u.horizon = &storagev1.Horizon{NextMs: old.NextMs, ToMs: old.ToMs, ZoneVersion: old.ZoneVersion}
-	default:
-		keepDue(old, u.horizon, u.stamp)
-	}
-}
-
 // changedTemplate is the job's template with the named fields replaced.
 func (u *update) changedTemplate() *storagev1.Template {
 	t, c := u.template().CloneVT(), u.c.Template
@@ -428,30 +368,5 @@ func (u *update) reschedule(paused bool, oldQueue string) {
 		u.revive()
 	case j.NextMs != 0 && u.template().GetQueue() != oldQueue:
 		u.arm(tenant, jobID, j, j.NextMs, j.TimerMs)
-	}
-}
-
-// moveRecurring lets a recurring job go on under its new schedule.
-func (u *update) moveRecurring(paused bool) {
-	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
-	u.disarm(tenant, jobID, j)
-	j.WindowFromMs = 0
-	j.Horizon, j.ZoneChange = u.horizon, nil
-	u.noteZone(j.Horizon)
-	after := u.stamp
-	if u.pendingMS != 0 {
-		after = u.pendingMS - 1
-	}
-	if next, ok := firstOf(j, after); ok {
-		// Not beyond now: the next change may want an earlier instant than this one's first.
-		j.WatermarkMs = max(j.WatermarkMs, min(next-1, u.stamp))
-	} else if unknown(j) {
-		j.WatermarkMs = max(j.WatermarkMs, u.stamp)
-	}
-	// Without an instant: those that closeOldSchedule made have used up the runs. A paused one stays so, with what it holds: a
-	// resume finds it exhausted.
-	if !paused {
-		j.State = storagev1.JobState_JOB_STATE_ACTIVE
-		u.rearm(tenant, jobID, j, 0)
 	}
 }

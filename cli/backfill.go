@@ -15,8 +15,8 @@ func (p *program) backfillCommands() []*cli.Command {
 			Description: "Each nominal instant in the range gets an execution of its own, whether it ran or not. Repeating it with the same " +
 				"--id\nmakes none twice, and tells how far it is.",
 			Flags: []cli.Flag{
-				&cli.StringFlag{Name: "from", Required: true, Usage: "first `INSTANT` (RFC 3339)"},
-				&cli.StringFlag{Name: "to", Required: true, Usage: "last `INSTANT`, not in the future"},
+				&cli.StringFlag{Name: "from", Required: true, Usage: "first `WHEN`: an instant, a day or a time in the job's zone, or -2h"},
+				&cli.StringFlag{Name: "to", Required: true, Usage: "last `WHEN`, not in the future; a day is included"},
 				&cli.StringFlag{Name: "id", Usage: "`ID` of the backfill (default: a random one)"},
 				&cli.StringFlag{Name: "overlap", Usage: "`RULE` is allow (all at once) or queue-all (one after the other)"},
 				&cli.Int64Flag{Name: "max", Usage: "refuse a range of more than `N` occurrences", DefaultText: "1000"},
@@ -37,10 +37,10 @@ func (p *program) backfillJob(ctx context.Context, c *call) error {
 		return err
 	}
 	req.Overlap = carillonv1.Overlap(overlap)
-	if req.From, err = instantFlag(c.Context, "from"); err != nil {
+	if req.From, req.FromLocal, err = spanFlag(c, "from"); err != nil {
 		return err
 	}
-	if req.To, err = instantFlag(c.Context, "to"); err != nil {
+	if req.To, req.ToLocal, err = spanFlag(c, "to"); err != nil {
 		return err
 	}
 	most, err := uint32Flag(c.Context, "max")

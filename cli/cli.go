@@ -187,7 +187,10 @@ func (p *program) calling(c cli.Command, action func(context.Context, *call) err
 		}
 		timed, cancel := context.WithTimeout(ctx.Context, ctx.Duration("timeout"))
 		defer cancel()
-		err = action(timed, &call{Context: ctx, client: api, print: print, tenant: ctx.String("tenant")})
+		call := &call{Context: ctx, client: api, print: print, tenant: ctx.String("tenant")}
+		if err = settleTimes(timed, call); err == nil {
+			err = inFlags(ctx.Command, action(timed, call))
+		}
 		return errors.Join(err, api.Close())
 	}
 	return &c

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,9 @@ func instantFlag(c *cli.Context, name string) (*timestamppb.Timestamp, error) {
 	}
 	t, err := parseInstant(c.String(name))
 	if err != nil {
+		if slices.Contains(whenFlags, name) {
+			err = fmt.Errorf("%w, or a duration from now such as +90m or -2h", err)
+		}
 		return nil, usage(c, "--%s: %s", name, err)
 	}
 	return t, nil

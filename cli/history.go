@@ -32,14 +32,7 @@ func (p *program) sayResult(c *call, h *carillonv1.GetJobHistoryResponse) error 
 	executions := h.GetExecutions()
 	for i := len(executions) - 1; i >= 0 && !c.print.json; i-- {
 		if e := executions[i]; len(e.GetAttempts()) > 0 {
-			text := "Result: carillon executions get " + e.GetId()
-			if len(executions) > 1 {
-				text += "\nIds of the others: carillon executions list --job " + e.GetJobId()
-				if tenant := e.GetTenant(); tenant != defaultTenant {
-					text += " --tenant " + tenant
-				}
-			}
-			_, err := fmt.Fprintln(p.stderr, text)
+			_, err := fmt.Fprintln(p.stderr, "Result: carillon executions get "+e.GetId())
 			return err
 		}
 	}
@@ -78,30 +71,33 @@ func historyRows(h *carillonv1.GetJobHistoryResponse) [][]string {
 	slices.SortStableFunc(h.GetExecutions(), func(a, b *carillonv1.Execution) int {
 		return cmp.Compare(a.GetNominalTime().AsTime().UnixNano(), b.GetNominalTime().AsTime().UnixNano())
 	})
-	rows := [][]string{{"NOMINAL", "KIND", "STATE", "ATTEMPT", "STARTED", "LATE", "ENDED", "OUTCOME", "WORKER", "ERROR"}}
+	clock := localColumn{}
 	for _, e := range h.GetExecutions() {
-		head := []string{
-			instant(e.GetNominalTime()), enum(e.GetKind(), "EXECUTION_KIND_"), enum(e.GetState(), "EXECUTION_STATE_"),
-		}
+		clock.see(e.GetNominalTime(), e.GetNominalLocal())
+	}
+	for _, v := range h.GetVerdicts() {
+		clock.see(v.GetFrom(), v.GetFromLocal())
+	}
+	rows := [][]string{append(clock.header("NOMINAL"), "KIND", "STATE", "ATTEMPT", "STARTED", "LATE", "ENDED", "OUTCOME", "WORKER", "ERROR")}
+	for _, e := range h.GetExecutions() {
+		head := append(clock.cells(e.GetNominalTime(), e.GetNominalLocal()), enum(e.GetKind(), "EXECUTION_KIND_"),
+			enum(e.GetState(), "EXECUTION_STATE_"))
 		if len(e.GetAttempts()) == 0 {
 			rows = append(rows, append(head, "-", "-", "-", "-", "-", "-", firstLine(e.GetError())))
 		}
 		for _, a := range e.GetAttempts() {
 			rows = append(rows, append(head, attemptCells(a, e.GetNominalTime())...))
 			// Further attempts belong to the same line.
-			head = []string{"", "", ""}
+			head = make([]string, len(head))
 		}
 	}
 	for _, v := range h.GetVerdicts() {
-		rows = append(rows, []string{
-			instant(v.GetFrom()), "range", v.GetWhy(), fmt.Sprintf("%d until", v.GetCount()), instant(v.GetTo()),
-		})
+		rows = append(rows, append(clock.cells(v.GetFrom(), v.GetFromLocal()), "range", whyText(v.GetWhy()),
+			fmt.Sprintf("%d until", v.GetCount()), instant(v.GetTo())))
 	}
 	for _, l := range h.GetLateAttempts() {
-		rows = append(rows, []string{
-			instant(l.GetRecordTime()), "late", "refused", "-", "-", "-", "-", enum(l.GetOutcome(), "OUTCOME_"),
-			orDash(l.GetWorker()), firstLine(l.GetError()),
-		})
+		rows = append(rows, append(clock.cells(l.GetRecordTime(), "-"), "late", "refused", "-", "-", "-", "-",
+			enum(l.GetOutcome(), "OUTCOME_"), orDash(l.GetWorker()), firstLine(l.GetError())))
 	}
 	return rows
 }

@@ -117,13 +117,14 @@ func (p *program) showJob(c *call, job *carillonv1.Job, err error) error {
 
 func jobRows(j *carillonv1.Job) [][]string {
 	rows := [][]string{
-		{"id", j.GetId()}, {"tenant", j.GetTenant()}, {"state", enum(j.GetState(), "JOB_STATE_")},
+		{"id", j.GetId()}, {"tenant", j.GetTenant()}, {"state", jobStateText(j)},
 	}
 	optional := func(name, value string) {
 		if value != "" && value != "-" {
 			rows = append(rows, []string{name, value})
 		}
 	}
+	optional("stopped by", strings.Join(j.GetStoppedBy(), ", "))
 	optional("queue", j.GetQueue())
 	optional("pause reason", j.GetPauseReason())
 	optional("paused by", j.GetPausedBy())
@@ -138,6 +139,7 @@ func jobRows(j *carillonv1.Job) [][]string {
 		rows = append(rows, nextRows(j.GetNextTimes(), j.GetFiresPerDay(), j.GetNextTime())...)
 	}
 	optional("runs", runsText(j))
+	optional("last run", lastRunText(j.GetLastRun()))
 	if j.GetCatchUp() != carillonv1.CatchUp_CATCH_UP_UNSPECIFIED {
 		optional("catch-up", enum(j.GetCatchUp(), "CATCH_UP_"))
 	}
@@ -178,6 +180,47 @@ func runsText(j *carillonv1.Job) string {
 	return fmt.Sprint(j.GetRuns())
 }
 
+// jobStateText is a job's state, and what stops it all the same.
+func jobStateText(j *carillonv1.Job) string {
+	var stops []string
+	for _, stop := range j.GetStoppedBy() {
+		kind, name, _ := strings.Cut(stop, ":")
+		if kind == "rule" {
+			stops = append(stops, "pause "+name)
+		} else {
+			stops = append(stops, kind+" paused")
+		}
+	}
+	text := enum(j.GetState(), "JOB_STATE_")
+	if len(stops) > 0 {
+		text += " (" + strings.Join(stops, ", ") + ")"
+	}
+	return text
+}
+
+// lastRunText is when a job ran last and what became of it: the verdict of the occurrence, the state of its execution if that says
+// more, and its error.
+func lastRunText(r *carillonv1.LastRun) string {
+	switch {
+	case r == nil:
+		return ""
+	case r.GetRemoved():
+		return "not known any more: its history was removed by retention"
+	}
+	text := instant(r.GetTime())
+	if r.GetLocal() != text {
+		text += "  " + r.GetLocal()
+	}
+	verdict, state := enum(r.GetVerdict(), "VERDICT_"), enum(r.GetState(), "EXECUTION_STATE_")
+	if text += "  " + verdict; state != verdict {
+		text += ", " + state
+	}
+	if r.GetError() != "" {
+		text += ": " + firstLine(r.GetError())
+	}
+	return text
+}
+
 func pairsText(m map[string]string) string {
 	var pairs []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -215,7 +258,7 @@ func (p *program) listJobs(ctx context.Context, c *call) error {
 	header := []string{"ID", "QUEUE", "STATE", "SCHEDULE", "NEXT", "RUNS"}
 	more, err := list(c.print, "jobs", jobs, c.Int("limit"), header, func(j *carillonv1.Job) []string {
 		return []string{
-			j.GetId(), orDash(j.GetQueue()), enum(j.GetState(), "JOB_STATE_"), scheduleText(j.GetSchedule()),
+			j.GetId(), orDash(j.GetQueue()), jobStateText(j), scheduleText(j.GetSchedule()),
 			instant(j.GetNextTime()), runsText(j),
 		}
 	})

@@ -15,8 +15,8 @@ func (p *program) occurrencesCommand() *cli.Command {
 		Name: "occurrences", Usage: "show each occurrence of a time range with its verdict: why did it not run?", ArgsUsage: "ID",
 		Description: "Without --from it begins with the first that is kept, without --to it ends with the next that is pending.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "from", Usage: "none before this `INSTANT` (RFC 3339)"},
-			&cli.StringFlag{Name: "to", Usage: "none after this `INSTANT`"},
+			&cli.StringFlag{Name: "from", Usage: "none before this `WHEN`: an instant, a day or a time in the job's zone, or -2h"},
+			&cli.StringFlag{Name: "to", Usage: "none after this `WHEN`; a day is included"},
 			&cli.BoolFlag{Name: "all-kinds", Usage: "also what was triggered and backfilled"},
 			limitFlag(),
 		},
@@ -25,12 +25,12 @@ func (p *program) occurrencesCommand() *cli.Command {
 
 // jobOccurrences prints occurrences as one document, or as a table with a line for each.
 func (p *program) jobOccurrences(ctx context.Context, c *call) error {
-	from, err := instantFlag(c.Context, "from")
-	if err != nil {
+	req := &carillonv1.ListOccurrencesRequest{Id: c.Args().First(), Tenant: c.tenant, AllKinds: c.Bool("all-kinds")}
+	var err error
+	if req.From, req.FromLocal, err = spanFlag(c, "from"); err != nil {
 		return err
 	}
-	to, err := instantFlag(c.Context, "to")
-	if err != nil {
+	if req.To, req.ToLocal, err = spanFlag(c, "to"); err != nil {
 		return err
 	}
 	limit := c.Int("limit")
@@ -39,9 +39,8 @@ func (p *program) jobOccurrences(ctx context.Context, c *call) error {
 	}
 	all := &carillonv1.ListOccurrencesResponse{}
 	more := false
-	for page, err := range c.client.ListOccurrences(ctx, &carillonv1.ListOccurrencesRequest{
-		Id: c.Args().First(), Tenant: c.tenant, From: from, To: to, AllKinds: c.Bool("all-kinds"), PageSize: pageSize(limit),
-	}) {
+	req.PageSize = pageSize(limit)
+	for page, err := range c.client.ListOccurrences(ctx, req) {
 		if err != nil {
 			return err
 		}
@@ -78,24 +77,23 @@ func (p *program) sayKnown(c *call, all *carillonv1.ListOccurrencesResponse, mor
 }
 
 func occurrenceRows(all *carillonv1.ListOccurrencesResponse) [][]string {
-	rows := [][]string{{"TIME", "VERDICT", "WHY", "STATE", "STARTED", "LATE", "ENDED", "EXECUTION"}}
+	clock := localColumn{}
 	for _, o := range all.GetOccurrences() {
-		verdict := enum(o.GetVerdict(), "VERDICT_")
+		clock.see(o.GetTime(), o.GetLocal())
+	}
+	rows := [][]string{append(clock.header("TIME"), "VERDICT", "WHY", "STATE", "STARTED", "LATE", "ENDED", "EXECUTION")}
+	for _, o := range all.GetOccurrences() {
+		row := append(clock.cells(o.GetTime(), o.GetLocal()), enum(o.GetVerdict(), "VERDICT_"), orDash(o.GetWhy()))
 		if o.GetUntil() != nil {
-			rows = append(rows, []string{
-				instant(o.GetTime()), verdict, orDash(o.GetWhy()), fmt.Sprintf("%d until", o.GetCount()),
-				instantOf(o.GetTime(), o.GetUntil()),
-			})
+			rows = append(rows, append(row, fmt.Sprintf("%d until", o.GetCount()), instantOf(o.GetTime(), o.GetUntil())))
 			continue
 		}
 		state := "-"
 		if o.GetState() != carillonv1.ExecutionState_EXECUTION_STATE_UNSPECIFIED {
 			state = enum(o.GetState(), "EXECUTION_STATE_")
 		}
-		rows = append(rows, []string{
-			instant(o.GetTime()), verdict, orDash(o.GetWhy()), state, instantOf(o.GetTime(), o.GetStartTime()),
-			length(o.GetLateness()), instantOf(o.GetTime(), o.GetFinishTime()), orDash(o.GetExecutionId()),
-		})
+		rows = append(rows, append(row, state, instantOf(o.GetTime(), o.GetStartTime()), length(o.GetLateness()),
+			instantOf(o.GetTime(), o.GetFinishTime()), orDash(o.GetExecutionId())))
 	}
 	return rows
 }

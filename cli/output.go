@@ -163,6 +163,27 @@ func instantOf(other, t *timestamppb.Timestamp) string {
 	return text
 }
 
+// localColumn is a column beside one of instants, with what the clock of a job's zone shows. It is there if that says more.
+type localColumn struct{ shown bool }
+
+func (l *localColumn) see(t *timestamppb.Timestamp, local string) {
+	l.shown = l.shown || local != "" && local != instant(t)
+}
+
+func (l *localColumn) header(name string) []string {
+	if !l.shown {
+		return []string{name}
+	}
+	return []string{name, "LOCAL"}
+}
+
+func (l *localColumn) cells(t *timestamppb.Timestamp, local string) []string {
+	if !l.shown {
+		return []string{instant(t)}
+	}
+	return []string{instant(t), orDash(local)}
+}
+
 func length(d *durationpb.Duration) string {
 	if d == nil {
 		return "-"

@@ -7,12 +7,10 @@ import (
 	"os"
 	"os/user"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/carillon-scheduler/carillon/cli/manifest"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
@@ -22,7 +20,7 @@ func pauseFlags() []cli.Flag {
 		&cli.StringFlag{Name: "reason", Usage: "`WHY` it is paused, for people"},
 		&cli.StringFlag{Name: "by", Usage: "`WHO` pauses it, for people", DefaultText: "user@host"},
 		&cli.StringFlag{
-			Name: "until", Usage: "let it resume by itself at this `INSTANT`, or after this duration", DefaultText: "when it is resumed",
+			Name: "until", Usage: "let it resume by itself at this `INSTANT`, or after a duration: 36h", DefaultText: "when it is resumed",
 		},
 		&cli.StringFlag{
 			Name: "resume", DefaultText: "each job's catch-up rule",
@@ -50,7 +48,7 @@ func readPause(c *cli.Context) (p pauseSaid, err error) {
 	if !c.IsSet("by") {
 		p.by = whoAmI()
 	}
-	if p.until, err = untilFlag(c); err != nil {
+	if p.until, err = instantFlag(c, "until"); err != nil {
 		return p, err
 	}
 	p.resume, err = catchUpFlag(c, "resume")
@@ -60,17 +58,6 @@ func readPause(c *cli.Context) (p pauseSaid, err error) {
 func catchUpFlag(c *cli.Context, name string) (carillonv1.CatchUp, error) {
 	rule, err := parseEnum(c, name, "CATCH_UP_", carillonv1.CatchUp_value)
 	return carillonv1.CatchUp(rule), err
-}
-
-// untilFlag reads an instant, or a duration from now; nil if it is not set.
-func untilFlag(c *cli.Context) (*timestamppb.Timestamp, error) {
-	if !c.IsSet("until") {
-		return nil, nil
-	}
-	if d, err := manifest.ParseDuration(c.String("until")); err == nil {
-		return timestamppb.New(time.Now().Add(d)), nil
-	}
-	return instantFlag(c, "until")
 }
 
 // whoAmI is user@host, as far as they are known.
@@ -218,17 +205,19 @@ func (p *program) previewResume(ctx context.Context, c *call, rule carillonv1.Ca
 		return err
 	}
 	return c.print.message(res, func() [][]string {
-		rows := [][]string{{"would run", fmt.Sprint(res.GetFired())}}
+		rows := [][]string{{"would run", fmt.Sprint(res.GetFired())}, {"ready", fmt.Sprint(res.GetHeld())}}
 		for _, skipped := range res.GetSkipped() {
-			rows = append(rows, []string{skipped.GetWhy(), fmt.Sprint(skipped.GetCount())})
+			rows = append(rows, []string{whyText(skipped.GetWhy()), fmt.Sprint(skipped.GetCount())})
 		}
-		rows = append(rows, []string{"held", fmt.Sprint(res.GetHeld())})
 		if res.GetIsMore() {
 			rows = append(rows, []string{"more", "yes: there are more than were counted"})
 		}
 		if len(res.GetStoppedBy()) > 0 {
-			rows = append(rows, []string{"stopped by", strings.Join(res.GetStoppedBy(), " ")})
+			rows = append(rows, []string{"still stopped by", strings.Join(res.GetStoppedBy(), ", ")})
 		}
 		return rows
 	})
 }
+
+// whyText is why occurrences got no execution, in the words that the table of occurrences has as verdict and why.
+func whyText(why string) string { return strings.ReplaceAll(why, "_", " ") }

@@ -56,10 +56,13 @@ func settingsMask(c *call, fields ...string) (*fieldmaskpb.FieldMask, error) {
 
 // sayCreate adds to the error of a change what to do if there is nothing to change yet.
 func sayCreate(c *call, group string, err error) error {
-	if !errors.Is(err, client.ErrNotFound) {
+	switch {
+	case !errors.Is(err, client.ErrNotFound):
 		return err
+	case c.Command.Name == "resume":
+		return fmt.Errorf("%w, so it is not paused", err)
 	}
-	return fmt.Errorf("%w; store some with 'carillon %s create %s', which takes --paused, too", err, group, c.Args().First())
+	return fmt.Errorf("%w; store some with 'carillon %s create %s'", err, group, c.Args().First())
 }
 
 // sayPending tells on standard error which shards have not applied a change yet.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ import (
 func scheduleFlags() []cli.Flag {
 	const when = "when:"
 	return []cli.Flag{
-		&cli.StringFlag{Name: "at", Category: when, Usage: "once, at this `INSTANT` (RFC 3339)"},
+		&cli.StringFlag{Name: "at", Category: when, Usage: "once, at this `INSTANT` (RFC 3339, or +90m)"},
 		&cli.StringFlag{
 			Name: "in", Aliases: []string{"delay"}, Category: when, Usage: "once, this `DURATION` from now: 90s, 1h30m, 7d",
 		},
@@ -287,11 +288,13 @@ func (p *program) scheduleCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			p.calling(cli.Command{
 				Name: "preview", Usage: "show when a schedule would fire, and what its zone and exclusions do",
-				Description: "It creates nothing. The same code decides when jobs fire.",
+				Description: "It creates nothing. The same code decides when jobs fire. With --job it begins with the schedule of a job that is " +
+					"there,\nand the other flags change it as in jobs update.",
 				Flags: slices.Concat([]cli.Flag{
+					&cli.StringFlag{Name: "job", Usage: "the schedule of the job with this `ID`"},
 					&cli.StringFlag{Name: "after", Usage: "only after this `INSTANT` (default: now)"},
 					&cli.IntFlag{Name: "n", Aliases: []string{"count"}, Value: 10, Usage: "show it firing `N` times, at most 1000"},
-					&cli.StringFlag{Name: "job-id", Usage: "`ID` of the job, by which a --spread is shared out"},
+					&cli.StringFlag{Name: "job-id", Usage: "`ID` of a job that is to be, by which a --spread is shared out"},
 				}, scheduleFlags()),
 			}, p.previewSchedule),
 			p.calling(cli.Command{
@@ -307,17 +310,22 @@ func (p *program) scheduleCommand() *cli.Command {
 }
 
 func (p *program) previewSchedule(ctx context.Context, c *call) error {
-	s, err := schedule(c.Context, nil)
-	if err != nil {
-		return err
-	}
-	if s == nil {
-		return usage(c.Context, "one of --at, --in, --every and --cron is needed")
-	}
 	if c.Int("n") < 1 {
 		return usage(c.Context, "-n must be at least 1")
 	}
-	req := &carillonv1.PreviewScheduleRequest{Schedule: s, JobId: c.String("job-id"), Count: uint32(c.Int("n"))}
+	req := &carillonv1.PreviewScheduleRequest{JobId: c.String("job-id"), Count: uint32(c.Int("n"))}
+	var err error
+	if c.IsSet("job") {
+		err = scheduleOfJob(ctx, c, req)
+	} else {
+		req.Schedule, err = schedule(c.Context, nil)
+	}
+	if err != nil {
+		return err
+	}
+	if req.Schedule == nil {
+		return usage(c.Context, "one of --at, --in, --every and --cron is needed, or --job")
+	}
 	if req.After, err = instantFlag(c.Context, "after"); err != nil {
 		return err
 	}
@@ -325,14 +333,56 @@ func (p *program) previewSchedule(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	return errors.Join(showPreview(c, res), refusal(c, res))
+}
+
+// scheduleOfJob asks for the preview of the schedule that a job has, with what the flags change of it.
+func scheduleOfJob(ctx context.Context, c *call, req *carillonv1.PreviewScheduleRequest) error {
+	if c.IsSet("job-id") {
+		return usage(c.Context, "--job and --job-id exclude each other")
+	}
+	job, err := c.client.GetJob(ctx, &carillonv1.GetJobRequest{Id: c.String("job"), Tenant: c.tenant})
+	if err != nil {
+		return err
+	}
+	req.JobId, req.Runs = job.GetId(), job.GetRuns()
+	if req.Schedule, err = schedule(c.Context, job.GetSchedule()); err != nil {
+		return err
+	}
+	if req.Schedule == nil {
+		req.Schedule = job.GetSchedule()
+	}
+	if every := req.Schedule.GetEvery(); every != nil && every.Anchor == nil {
+		// The grid stays, as in an update.
+		every.Anchor = job.GetSchedule().GetEvery().GetAnchor()
+	}
+	return nil
+}
+
+func showPreview(c *call, res *carillonv1.PreviewScheduleResponse) error {
 	if c.print.json {
 		return c.print.message(res, nil)
 	}
 	if err := c.print.table(previewTable(res)); err != nil {
 		return err
 	}
-	fmt.Fprintln(c.print.w)
+	if _, err := fmt.Fprintln(c.print.w); err != nil {
+		return err
+	}
 	return c.print.table(previewSummary(res))
+}
+
+// refusal is the error of a preview whose schedule a create would refuse.
+func refusal(c *call, res *carillonv1.PreviewScheduleResponse) error {
+	fault := res.GetTooOften()
+	if fault == nil {
+		return nil
+	}
+	field := fault.GetField()
+	if flag := flagOf(c.Command, field); flag != "" {
+		field = flag
+	}
+	return &usageError{text: fmt.Sprintf("a job with this schedule would be refused: %s %s", field, fault.GetDescription())}
 }
 
 // previewTable has a line for each time, or several that are skipped together.
@@ -368,13 +418,14 @@ func previewText(t *carillonv1.PreviewedTime) string {
 	var text string
 	switch {
 	case t.GetVerdict() == carillonv1.PreviewVerdict_PREVIEW_VERDICT_SKIPPED_GAP:
-		text = "skipped: there is no " + named
+		text = fmt.Sprintf("skipped: there is no %s, the clock goes forward", named)
 	case t.GetVerdict() == carillonv1.PreviewVerdict_PREVIEW_VERDICT_SKIPPED_EXCLUDED:
 		text = "excluded"
 	case t.GetRule() == carillonv1.FireRule_FIRE_RULE_SHIFTED:
-		return "fires: there is no " + named
+		return fmt.Sprintf("fires in place of %s, which does not exist: the clock goes forward", named)
 	case t.GetRule() == carillonv1.FireRule_FIRE_RULE_SECOND_OF_REPEAT:
-		return "fires: the second time of two"
+		_, shown, _ := strings.Cut(t.GetLocal(), "T")
+		return fmt.Sprintf("fires at the second %s: the clock goes back", shown[:min(len(shown), len(time.TimeOnly))])
 	default:
 		return "fires"
 	}

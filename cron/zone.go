@@ -150,6 +150,22 @@ func (z *Zone) Local(at time.Time) (local Civil, offsetSeconds int) {
 	return Civil(at.Unix() + offset), int(offset)
 }
 
+// Instants are the first and the last instant at which clocks in the zone show a civil time: two if they show it twice, else
+// one. What they leave out is the first instant after the gap.
+func (z *Zone) Instants(c Civil) (first, last time.Time) {
+	i, ok := z.reaching(c, 0)
+	if !ok {
+		i = len(z.segments) - 1
+	}
+	seg := &z.segments[i]
+	at := max(int64(c)-seg.offset, seg.start)
+	first, last = time.Unix(at, 0).UTC(), time.Unix(at, 0).UTC()
+	if i+1 < len(z.segments) && z.segments[i+1].civilStart() <= c {
+		last = time.Unix(int64(c)-z.segments[i+1].offset, 0).UTC()
+	}
+	return first, last
+}
+
 // at is the segment of an instant.
 func (z *Zone) at(second int64) int {
 	i := sort.Search(len(z.segments), func(i int) bool { return z.segments[i].end > second })

@@ -188,3 +188,44 @@ func TestPure(t *testing.T) {
 		})
 	}
 }
+
+// The instants of a civil time are those at which the zone shows it, looked for by going through the day; of what it leaves out, it
+// is where the clock jumps.
+func TestInstantsAreWhereTheClockShowsThem(t *testing.T) {
+	for _, name := range []string{"UTC", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "America/Havana", "Africa/Monrovia"} {
+		zone, err := LoadZone(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, day := range []Civil{
+			CivilOf(2026, 3, 8, 0, 0, 0), CivilOf(2026, 4, 5, 0, 0, 0), CivilOf(2026, 10, 4, 0, 0, 0), CivilOf(2026, 11, 1, 0, 0, 0),
+			CivilOf(2011, 12, 30, 0, 0, 0), CivilOf(1972, 1, 7, 0, 0, 0), CivilOf(1970, 1, 2, 0, 0, 0),
+		} {
+			for c := day; c < day+daySeconds; c += 10 * 60 {
+				checkInstants(t, zone, c)
+			}
+		}
+	}
+}
+
+func checkInstants(t *testing.T, zone *Zone, c Civil) {
+	t.Helper()
+	first, last := zone.Instants(c)
+	a, _ := zone.Local(first)
+	b, _ := zone.Local(last)
+	before, _ := zone.Local(first.Add(-time.Second))
+	switch {
+	case a == c && b == c && !last.Before(first):
+		// No other instant shows it within what clocks jump by.
+		for _, around := range []time.Duration{30 * time.Minute, time.Hour} {
+			x, _ := zone.Local(first.Add(-around))
+			y, _ := zone.Local(last.Add(around))
+			if x == c || y == c {
+				t.Errorf("%s shows %s before %s or after %s", zone.Name(), c, first, last)
+			}
+		}
+	case a > c && before < c && first.Equal(last): // left out
+	default:
+		t.Errorf("%s at %s shows %s, at %s %s; asked for was %s", zone.Name(), first, a, last, b, c)
+	}
+}

@@ -60,7 +60,7 @@ func ReadOccurrences(r Reader, q OccurrenceQuery, cursor []byte, limit int) (pag
 	if j == nil {
 		return nil, false
 	}
-	c := &chronicle{finder: newFinder(r, 0), q: q, j: j, cursor: cursor, limit: limit}
+	c := &chronicle{finder: newFinder(r, 0), q: q, j: j, cursor: cursor, limit: limit, seeks: maxHistoryRows}
 	return c.page(), true
 }
 
@@ -72,6 +72,8 @@ type chronicle struct {
 	j      *storagev1.Job
 	cursor []byte
 	limit  int
+	// seeks bounds what it spends on the backlog of ready executions.
+	seeks int
 
 	// fromMS is where the executions' instants begin: those of the query, or of the cursor.
 	fromMS int64
@@ -271,7 +273,7 @@ func (c *chronicle) ready() {
 		return true
 	})
 	for _, prefix := range streams {
-		c.stream(prefix, maxHistoryRows/len(streams))
+		c.stream(prefix, max(1, c.seeks/len(streams)))
 	}
 }
 

@@ -1,8 +1,6 @@
 package fsm
 
 import (
-	"bytes"
-
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 )
 
@@ -14,7 +12,8 @@ type ResumePreview struct {
 	// Fired occurrences would run, Skipped would not, by why.
 	Fired   uint64
 	Skipped map[string]uint64
-	// Held executions would go on; More: not all were counted.
+	// Held executions would go on: those that are ready and held, or would be as soon as somebody asked for them. More: not all
+	// were counted.
 	Held uint64
 	More bool
 	// StoppedBy are the pauses that would stop the job all the same: queue:NAME, tenant:NAME, rule:ID. As long as there is one
@@ -45,11 +44,12 @@ func PreviewResume(
 		return p, false, nil
 	}
 	p.Skipped = map[string]uint64{}
-	p.stopped(r, tenant, j)
+	p.StoppedBy = NewStops(r, tenant).Of(j)
 	if j.State != storagev1.JobState_JOB_STATE_PAUSED && !j.Parked {
 		return p, true, nil
 	}
 	p.held(r, tenant, jobID)
+	p.ready(r, tenant, jobID, j)
 	if isOneShot(j) {
 		p.oneShot(j, nowMS)
 		return p, true, nil
@@ -58,32 +58,6 @@ func PreviewResume(
 		rule = j.Pause.GetResume()
 	}
 	return p, true, p.recurring(j, rule, nowMS, count)
-}
-
-// stopped finds what would stop the job.
-func (p *ResumePreview) stopped(r Reader, tenant string, j *storagev1.Job) {
-	queue := j.Queue
-	if j.Template != nil {
-		queue = j.Template.Queue
-	}
-	if q := ReadQueue(r, queue); QueuePaused(q) {
-		stop := pauseOfQueue(q)
-		p.StoppedBy = append(p.StoppedBy, stop.String())
-	}
-	if t := ReadTenant(r, tenant); TenantPaused(t) {
-		stop := pauseOfTenant(t)
-		p.StoppedBy = append(p.StoppedBy, stop.String())
-	}
-	prefix := bytes.TrimSuffix(PauseRuleKey(""), []byte{0})
-	r.Scan(prefix, PrefixEnd(prefix), func(key, value []byte) bool {
-		rule := &storagev1.PauseRule{}
-		mustDecode(key, value, rule.UnmarshalVT)
-		if rulePauses(rule) && ruleMatches(rule, tenant, j.Labels) {
-			stop := pauseOfRule(rule)
-			p.StoppedBy = append(p.StoppedBy, stop.String())
-		}
-		return true
-	})
 }
 
 func (p *ResumePreview) held(r Reader, tenant, jobID string) {
@@ -95,6 +69,17 @@ func (p *ResumePreview) held(r Reader, tenant, jobID string) {
 		}
 		return !p.More
 	})
+}
+
+// ready counts what became ready before the pause and nobody has tried to start since: it is held only then.
+func (p *ResumePreview) ready(r Reader, tenant, jobID string, j *storagev1.Job) {
+	c := &chronicle{
+		finder: newFinder(r, 0), q: OccurrenceQuery{Tenant: tenant, JobID: jobID, AllKinds: true}, j: j, limit: maxPreviewHeld,
+		seeks: maxHistoryRows,
+	}
+	c.ready()
+	p.Held += uint64(min(len(c.items), maxPreviewHeld))
+	p.More = p.More || c.end != nil || len(c.items) > maxPreviewHeld
 }
 
 // oneShot is for one that was paused before its time.

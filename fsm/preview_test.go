@@ -124,3 +124,26 @@ func TestPreviewOfOneShots(t *testing.T) {
 		t.Error("a job that there is not")
 	}
 }
+
+// What became ready before the pause and nobody has asked for since goes on with the resume as well: it is held only when it would
+// start.
+func TestPreviewCountsWhatIsReady(t *testing.T) {
+	sc := newScript(t)
+	sc.apply(&storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{{
+		Tenant: "t", JobId: "j", Hash: []byte{1}, CatchUp: storagev1.CatchUp_CATCH_UP_ALL,
+		Schedule: &storagev1.Schedule{Every: &storagev1.Every{IntervalMs: minuteMS, AnchorMs: epochMS}},
+		Template: &storagev1.Template{Queue: "q"},
+	}}}})
+	for range 3 {
+		sc.now += minuteMS
+		sc.apply(&storagev1.Command{Advance: &storagev1.Advance{Limit: 1000}})
+	}
+	sc.apply(&storagev1.Command{UpdateJob: &storagev1.UpdateJob{
+		Tenant: "t", JobId: "j", Fields: []string{"state"}, State: storagev1.JobState_JOB_STATE_PAUSED,
+	}})
+	sc.apply(&storagev1.Command{TriggerJob: &storagev1.TriggerJob{Tenant: "t", JobId: "j", Discriminator: "k", Hash: []byte{1}}})
+	p, ok, err := PreviewResume(sc.s, "t", "j", 0, sc.now, countForTest)
+	if !ok || err != nil || p.Held != 4 || p.More {
+		t.Errorf("three are ready and one is held: %+v, %v, %v", p, ok, err)
+	}
+}

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -130,6 +131,60 @@ func releases(t *storagev1.Task, tenant string, j *storagev1.Job) bool {
 // ruled says whether a rule stops the jobs of a tenant that have these labels.
 func (m *Machine) ruled(tenant string, labels []*storagev1.KeyValue) bool {
 	return slices.ContainsFunc(m.holding, func(r *storagev1.PauseRule) bool { return ruleMatches(r, tenant, labels) })
+}
+
+// Stops says which pauses of queues, tenants and rules stop the jobs of a tenant, by a shard's rows of settings. It reads each once:
+// it is good for as long as its Reader is.
+type Stops struct {
+	r      Reader
+	tenant string
+	// paused are the queues that were looked up.
+	paused map[string]bool
+	ofAll  []string
+	rules  []*storagev1.PauseRule
+}
+
+// NewStops reads the tenant's settings and the rules.
+func NewStops(r Reader, tenant string) *Stops {
+	s := &Stops{r: r, tenant: tenant, paused: map[string]bool{}}
+	if t := ReadTenant(r, tenant); TenantPaused(t) {
+		stop := pauseOfTenant(t)
+		s.ofAll = append(s.ofAll, stop.String())
+	}
+	prefix := bytes.TrimSuffix(PauseRuleKey(""), []byte{0})
+	r.Scan(prefix, PrefixEnd(prefix), func(key, value []byte) bool {
+		rule := &storagev1.PauseRule{}
+		mustDecode(key, value, rule.UnmarshalVT)
+		if rulePauses(rule) {
+			s.rules = append(s.rules, rule)
+		}
+		return true
+	})
+	return s
+}
+
+// Of names what stops a job, in the order queue:NAME, tenant:NAME, rule:ID.
+func (s *Stops) Of(j *storagev1.Job) (by []string) {
+	queue := j.Queue
+	if j.Template != nil {
+		queue = j.Template.Queue
+	}
+	paused, known := s.paused[queue]
+	if !known {
+		paused = QueuePaused(ReadQueue(s.r, queue))
+		s.paused[queue] = paused
+	}
+	if paused {
+		by = append(by, (&pause{of: ofQueue, name: queue}).String())
+	}
+	by = append(by, s.ofAll...)
+	for _, rule := range s.rules {
+		if ruleMatches(rule, s.tenant, j.Labels) {
+			stop := pauseOfRule(rule)
+			by = append(by, stop.String())
+		}
+	}
+	return by
 }
 
 // ruledExecution says whether a rule stops e by what its job's labels are now. The job's row is read only if there is a rule

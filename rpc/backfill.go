@@ -19,6 +19,12 @@ func (s *server) backfillJob(
 ) (*carillonv1.BackfillJobResponse, error) {
 	var v violations
 	ref := v.job(req.Id, req.Tenant)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	if err := s.instantsOf(ctx, ref, req.FromLocal, req.ToLocal, &req.From, &req.To); err != nil {
+		return nil, err
+	}
 	start := v.backfill(req, s.backend.NowMS())
 	if err := v.err(); err != nil {
 		return nil, err

@@ -38,6 +38,8 @@ func (s *server) getJob(ctx context.Context, req *carillonv1.GetJobRequest) (*ca
 		}
 		found, row = jobOf(&view), view.Job
 		found.Payload = view.Payload
+		found.StoppedBy = stoppedBy(fsm.NewStops(r, ref.tenant), &view)
+		found.LastRun = lastRunOf(r, &view)
 		return nil
 	})
 	switch {
@@ -48,6 +50,29 @@ func (s *server) getJob(ctx context.Context, req *carillonv1.GetJobRequest) (*ca
 	}
 	showTimes(found, row)
 	return &carillonv1.GetJobResponse{Job: found}, nil
+}
+
+// stoppedBy names the pauses that stop a job which its own state does not stop for good.
+func stoppedBy(stops *fsm.Stops, view *fsm.JobView) []string {
+	if view.State != storagev1.JobState_JOB_STATE_ACTIVE && view.State != storagev1.JobState_JOB_STATE_PAUSED {
+		return nil
+	}
+	return stops.Of(view.Job)
+}
+
+func lastRunOf(r fsm.Reader, view *fsm.JobView) *carillonv1.LastRun {
+	last, removed := fsm.LastRun(r, view)
+	switch {
+	case removed:
+		return &carillonv1.LastRun{Removed: true}
+	case last == nil:
+		return nil
+	}
+	e := executionOf(last, fsm.ExecutionID(last), false)
+	return &carillonv1.LastRun{
+		Time: e.NominalTime, Local: localOf(zoneOf(view.Job.Schedule), last.NominalMs), State: e.State, Verdict: verdictWith(last),
+		ExecutionId: e.Id, StartTime: e.StartTime, FinishTime: e.FinishTime, Error: e.Error,
+	}
 }
 
 func (s *server) updateJob(ctx context.Context, req *carillonv1.UpdateJobRequest) (*carillonv1.UpdateJobResponse, error) {
@@ -138,10 +163,23 @@ func (s *server) resumeJob(ctx context.Context, req *carillonv1.ResumeJobRequest
 	if rule != storagev1.CatchUp_CATCH_UP_UNSPECIFIED {
 		update.Fields, update.Pause = append(update.Fields, "pause"), &storagev1.Pause{Resume: rule}
 	}
+	// What else stops the job is read first: a resume that was accepted has its answer.
+	var stopped []string
+	err := s.backend.View(ctx, s.backend.ShardOf(ref.tenant, ref.id), false, func(r fsm.Reader) error {
+		stopped = nil
+		if view, ok := fsm.GetJob(r, ref.tenant, ref.id); ok {
+			stopped = stoppedBy(fsm.NewStops(r, ref.tenant), &view)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	job, err := s.proposeUpdate(ctx, ref, update, "resume", req.IdempotencyKey)
 	if err != nil {
 		return nil, err
 	}
+	job.StoppedBy = stopped
 	return &carillonv1.ResumeJobResponse{Job: job}, nil
 }
 

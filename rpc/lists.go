@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/carillon-scheduler/carillon/cron"
 	"github.com/carillon-scheduler/carillon/fsm"
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
@@ -107,8 +109,11 @@ func (s *server) listJobs(ctx context.Context, req *carillonv1.ListJobsRequest) 
 		read: func(r fsm.Reader, cursor []byte, limit int) shardPage[*carillonv1.Job] {
 			views, next := fsm.ListJobs(r, filter, cursor, limit, maxRowsPerPage)
 			page := shardPage[*carillonv1.Job]{next: next}
+			stops := fsm.NewStops(r, filter.Tenant)
 			for i := range views {
-				page.items = append(page.items, jobOf(&views[i]))
+				job := jobOf(&views[i])
+				job.StoppedBy = stoppedBy(stops, &views[i])
+				page.items = append(page.items, job)
 			}
 			return page
 		},
@@ -179,8 +184,12 @@ func (s *server) getJobHistory(
 	}
 	res, exists := &carillonv1.GetJobHistoryResponse{}, false
 	err := s.backend.View(ctx, shard, req.Stale, func(r fsm.Reader) error {
-		_, exists = fsm.GetJob(r, ref.tenant, ref.id)
+		view, ok := fsm.GetJob(r, ref.tenant, ref.id)
+		exists = ok
 		res = historyOf(fsm.ReadHistory(r, ref.tenant, ref.id, at.cursor, limit), list, shard)
+		if exists {
+			addLocal(res, zoneOf(view.Job.Schedule))
+		}
 		return nil
 	})
 	if err != nil {
@@ -191,6 +200,17 @@ func (s *server) getJobHistory(
 		return nil, notFound("no job %q in tenant %q, and no history of it", ref.id, ref.tenant)
 	}
 	return res, nil
+}
+
+// addLocal adds to a page of history what the clock of a zone shows.
+func addLocal(page *carillonv1.GetJobHistoryResponse, zone *cron.Zone) {
+	local := func(t *timestamppb.Timestamp) string { return localOf(zone, t.AsTime().UnixMilli()) }
+	for _, e := range page.Executions {
+		e.NominalLocal = local(e.NominalTime)
+	}
+	for _, v := range page.Verdicts {
+		v.FromLocal, v.ToLocal = local(v.From), local(v.To)
+	}
 }
 
 func (s *server) listExecutions(

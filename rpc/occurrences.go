@@ -16,6 +16,12 @@ func (s *server) listOccurrences(
 	var v violations
 	ref := v.job(req.Id, req.Tenant)
 	limit := v.pageSize(req.PageSize)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	if err := s.instantsOf(ctx, ref, req.FromLocal, req.ToLocal, &req.From, &req.To); err != nil {
+		return nil, err
+	}
 	now := s.backend.NowMS()
 	query := fsm.OccurrenceQuery{
 		Tenant: ref.tenant, JobID: ref.id, FromMS: v.instant("from", req.From, now), ToMS: v.instant("to", req.To, now),
@@ -53,10 +59,16 @@ func (s *server) listOccurrences(
 
 func occurrencesOf(query *fsm.OccurrenceQuery, page *fsm.Occurrences, next pageToken) *carillonv1.ListOccurrencesResponse {
 	out := &carillonv1.ListOccurrencesResponse{}
+	zone := zoneOf(page.Job.Schedule)
 	for i := range page.List {
-		out.Occurrences = append(out.Occurrences, occurrenceOf(&page.List[i]))
+		o := occurrenceOf(&page.List[i])
+		o.Local = localOf(zone, page.List[i].FromMS)
+		if o.Until != nil {
+			o.UntilLocal = localOf(zone, page.List[i].ToMS)
+		}
+		out.Occurrences = append(out.Occurrences, o)
 	}
-	if query.FromMS < page.KnownFromMS {
+	if query.FromMS < page.KnownFromMS && (query.FromMS != 0 || page.KnownFromMS > page.Job.CreatedMs) {
 		out.KnownFrom = timeOf(page.KnownFromMS)
 	}
 	if page.KnownToMS != 0 && query.ToMS > page.KnownToMS {

@@ -64,7 +64,7 @@ func TestOccurrencesTellWhy(t *testing.T) {
 	if strings.Join(got, ", ") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), want)
 	}
-	if last.KnownFrom == nil || last.KnownFrom.AsTime() != time.UnixMilli(startMS).UTC() || last.KnownTo != nil {
+	if last.KnownFrom != nil || last.KnownTo != nil {
 		t.Errorf("known from %v to %v", last.KnownFrom, last.KnownTo)
 	}
 	got, last = s.verdicts(&carillonv1.ListOccurrencesRequest{

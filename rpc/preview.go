@@ -35,13 +35,15 @@ func (s *server) previewSchedule(ctx context.Context, req *carillonv1.PreviewSch
 	}
 	sched := v.schedule(req.Schedule, now)
 	for _, fault := range v.list {
-		fault.Field = strings.TrimPrefix(fault.Field, "job.")
+		withoutJob(fault)
 	}
 	if err := v.err(); err != nil {
 		return nil, err
 	}
 	sched = resolved(sched, now)
-	res := &carillonv1.PreviewScheduleResponse{Schedule: scheduleOf(sched), ZoneVersion: cron.ZoneVersion()}
+	res := &carillonv1.PreviewScheduleResponse{
+		Schedule: scheduleOf(sched), ZoneVersion: cron.ZoneVersion(), TooOften: withoutJob(s.oftenFault(sched, now)),
+	}
 	if req.JobId != "" {
 		setOffset(sched, req.JobId)
 		res.Offset = optionalDuration(sched.OffsetMs)
@@ -58,8 +60,13 @@ func (s *server) previewSchedule(ctx context.Context, req *carillonv1.PreviewSch
 		res.FiresPerDay, res.FiresPerYear = uint32(rate.BusiestDay), uint64(rate.Year)
 	}
 	runs := maxRuns(sched)
-	if runs > 0 {
-		count = int(min(uint64(count), runs))
+	left := runs - min(runs, req.Runs)
+	switch {
+	case runs > 0 && left == 0:
+		res.Ended = true
+		return res, nil
+	case runs > 0:
+		count = int(min(uint64(count), left))
 	}
 	var fired int
 	if res.Times, fired, err = t.preview(ctx, count, after); err != nil {
@@ -70,8 +77,16 @@ func (s *server) previewSchedule(ctx context.Context, req *carillonv1.PreviewSch
 		last = res.Times[n-1].Time.AsTime().UnixMilli()
 	}
 	_, more := t.after(last)
-	res.Ended = !more || runs > 0 && uint64(fired) == runs
+	res.Ended = !more || runs > 0 && uint64(fired) == left
 	return res, nil
+}
+
+// withoutJob is a fault of a job's field, nil if there is none, in a request that has a schedule and no job.
+func withoutJob(fault *carillonv1.FieldViolation) *carillonv1.FieldViolation {
+	if fault != nil {
+		fault.Field = strings.TrimPrefix(fault.Field, "job.")
+	}
+	return fault
 }
 
 // resolved is a schedule as the state machine would store it now.

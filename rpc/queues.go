@@ -123,7 +123,11 @@ func (s *server) updateQueue(ctx context.Context, req *carillonv1.UpdateQueueReq
 		q.Paused, q.PauseReason, q.Pause = p.paused, p.reason, p.pause
 		return q
 	}
-	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, s.backend.Queue, s.backend.PutQueue, change)
+	get := s.backend.Queue
+	if req.ExpectedVersion == 0 && values.Paused && slices.Contains(fields, "paused") {
+		get = getOrBlank(get, &storagev1.QueueSettings{Name: req.Name})
+	}
+	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, get, s.backend.PutQueue, change)
 	pending, err := lagging(err)
 	if err != nil {
 		return nil, err

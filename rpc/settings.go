@@ -28,6 +28,17 @@ func exists(err error) bool { return refusedWith(err, fsm.AlreadyExists) }
 // settings is what queues and tenants have in common.
 type settings interface{ GetVersion() uint64 }
 
+// getOrBlank is a get that answers blank settings, of version 0, where there are none.
+func getOrBlank[S settings](get func(context.Context, string) (S, error), blank S) func(context.Context, string) (S, error) {
+	return func(ctx context.Context, name string) (S, error) {
+		standing, err := get(ctx, name)
+		if refusedWith(err, fsm.NotFound) {
+			return blank, nil
+		}
+		return standing, err
+	}
+}
+
 // replaceSettings reads, changes and writes settings. Without an expected version it starts over, at most maxTries times,
 // when another change came between.
 func replaceSettings[S settings](
@@ -46,11 +57,12 @@ func replaceSettings[S settings](
 		}
 		var now S
 		now, err = put(ctx, change(standing), standing.GetVersion())
-		if expected != 0 || !refusedWith(err, fsm.Aborted) {
+		isRace := refusedWith(err, fsm.Aborted) || standing.GetVersion() == 0 && exists(err)
+		if expected != 0 || !isRace {
 			return now, err
 		}
 	}
-	return none, keepsChanging(err)
+	return none, errKeepsChanging
 }
 
 // lagging takes the shards that lag out of an error: the change itself was made.
@@ -117,5 +129,7 @@ func keepsChanging(err error) error {
 	if !refusedWith(err, fsm.Aborted) {
 		return err
 	}
-	return &Refused{&fsm.Refusal{Code: fsm.Moved, Message: "others keep changing it"}}
+	return errKeepsChanging
 }
+
+var errKeepsChanging = &Refused{&fsm.Refusal{Code: fsm.Moved, Message: "others keep changing it"}}

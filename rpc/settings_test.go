@@ -55,7 +55,13 @@ func TestQueueSettings(t *testing.T) {
 	for _, call := range []error{
 		second(s.getQueue(t.Context(), &carillonv1.GetQueueRequest{Name: "q"})),
 		second(s.deleteQueue(t.Context(), &carillonv1.DeleteQueueRequest{Name: "q"})),
-		second(s.updateQueue(t.Context(), &carillonv1.UpdateQueueRequest{Name: "q", Queue: &carillonv1.QueuePatch{Paused: &paused}})),
+		second(s.updateQueue(t.Context(), &carillonv1.UpdateQueueRequest{
+			Name: "q", Queue: &carillonv1.QueuePatch{Paused: &paused}, ExpectedVersion: 1,
+		})),
+		second(s.updateQueue(t.Context(), &carillonv1.UpdateQueueRequest{Name: "q", Queue: &carillonv1.QueuePatch{Paused: new(false)}})),
+		second(s.updateTenant(t.Context(), &carillonv1.UpdateTenantRequest{
+			Name: "t", Tenant: &carillonv1.TenantPatch{Retention: durationpb.New(time.Hour)},
+		})),
 	} {
 		wantCode(t, call, connect.CodeNotFound)
 	}
@@ -179,5 +185,23 @@ func TestCluster(t *testing.T) {
 	}
 	if a := res.Alarms[0]; a.Name != "slot_map_missing" || a.Since.AsTime().UnixMilli() != 7 {
 		t.Errorf("alarms %v", res.Alarms)
+	}
+}
+
+// What has no settings can be paused: they come into being with the pause.
+func TestPausesOfWhatHasNoSettings(t *testing.T) {
+	s := newScene(t, 2)
+	yes, why := true, "why"
+	q := must(s.updateQueue(t.Context(), &carillonv1.UpdateQueueRequest{
+		Name: "q", Queue: &carillonv1.QueuePatch{Paused: &yes, PauseReason: &why},
+	})).Queue
+	if !q.Paused || q.PauseReason != why || q.Version != 1 || q.Name != "q" {
+		t.Errorf("queue %v", q)
+	}
+	tenant := must(s.updateTenant(t.Context(), &carillonv1.UpdateTenantRequest{
+		Name: "t", Tenant: &carillonv1.TenantPatch{Paused: &yes, PauseReason: &why},
+	})).Tenant
+	if !tenant.Paused || tenant.PauseReason != why || tenant.Version != 1 || tenant.Name != "t" {
+		t.Errorf("tenant %v", tenant)
 	}
 }

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"slices"
 
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
@@ -93,7 +94,11 @@ func (s *server) updateTenant(ctx context.Context, req *carillonv1.UpdateTenantR
 		t.Paused, t.PauseReason, t.Pause = p.paused, p.reason, p.pause
 		return t
 	}
-	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, s.backend.Tenant, s.backend.PutTenant, change)
+	get := s.backend.Tenant
+	if req.ExpectedVersion == 0 && values.Paused && slices.Contains(fields, "paused") {
+		get = getOrBlank(get, &storagev1.TenantSettings{Name: req.Name})
+	}
+	settings, err := replaceSettings(ctx, req.Name, req.ExpectedVersion, get, s.backend.PutTenant, change)
 	pending, err := lagging(err)
 	if err != nil {
 		return nil, err

@@ -106,12 +106,10 @@ func (t *timetable) all(afterMS int64) iter.Seq[int64] {
 
 // local is what the schedule's clock shows, with its offset.
 func (t *timetable) local(ms int64) string {
-	at := time.UnixMilli(ms).UTC()
 	if t.every != nil {
-		return at.Format(time.RFC3339Nano)
+		return localOf(nil, ms)
 	}
-	_, offset := t.cron.Zone().Local(at)
-	return at.In(time.FixedZone("", offset)).Format(time.RFC3339Nano)
+	return localOf(t.cron.Zone(), ms)
 }
 
 // firstAfter is the first time of a recurring schedule after an instant; 0 if there is none, and for one-shots.
@@ -197,8 +195,16 @@ func firstTimes(s *storagev1.Schedule, createdMS, firstMS int64) (out upcoming) 
 	return t.show(runsLeft(s, 0), after, nil)
 }
 
-// tooOften says why a schedule is refused: it fires more often on its busiest day than it, or the server, allows.
+// tooOften refuses a schedule that fires more often on its busiest day than it, or the server, allows.
 func (s *server) tooOften(sched *storagev1.Schedule, nowMS int64) error {
+	if fault := s.oftenFault(sched, nowMS); fault != nil {
+		return invalidArgument([]*carillonv1.FieldViolation{fault})
+	}
+	return nil
+}
+
+// oftenFault says why a schedule is refused for how often it fires; nil if it is not.
+func (s *server) oftenFault(sched *storagev1.Schedule, nowMS int64) *carillonv1.FieldViolation {
 	if s.allows(sched, 1<<63) {
 		return nil // there is no bound
 	}
@@ -219,10 +225,13 @@ func (s *server) tooOften(sched *storagev1.Schedule, nowMS int64) error {
 		next = append(next, at.Local)
 	}
 	const format = "it fires %d times on its busiest day, next at %s"
+	var v violations
 	if own := uint64(sched.MaxFiresPerDay); own > 0 && fires > own {
-		return invalidField(pathMaxFires, "is %d, but "+format, own, fires, strings.Join(next, ", "))
+		v.add(pathMaxFires, "is %d, but "+format, own, fires, strings.Join(next, ", "))
+	} else {
+		v.add(pathSchedule, format+"; this server allows %d a day", fires, strings.Join(next, ", "), s.maxFires)
 	}
-	return invalidField(pathSchedule, format+"; this server allows %d a day", fires, strings.Join(next, ", "), s.maxFires)
+	return v.list[0]
 }
 
 // allows says whether neither the schedule's own bound nor the server's is below a number of fires per day.

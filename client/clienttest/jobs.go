@@ -234,7 +234,38 @@ func (s jobService) GetJob(
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&carillonv1.GetJobResponse{Job: proto.CloneOf(j.Job)}), nil
+	res := proto.CloneOf(j.Job)
+	res.StoppedBy, res.LastRun = s.stoppedBy(j), s.lastRun(j)
+	return connect.NewResponse(&carillonv1.GetJobResponse{Job: res}), nil
+}
+
+// stoppedBy names the pauses that stop a job besides its own. The lock is held.
+func (s *Server) stoppedBy(j *job) (by []string) {
+	if s.queues[j.GetQueue()].GetPaused() {
+		by = append(by, "queue:"+j.GetQueue())
+	}
+	if s.tenants[j.GetTenant()].GetPaused() {
+		by = append(by, "tenant:"+j.GetTenant())
+	}
+	for _, rule := range sorted(s.rules) {
+		if hasLabels(j.GetLabels(), rule.GetLabel()) && (rule.GetTenant() == "" || rule.GetTenant() == j.GetTenant()) {
+			by = append(by, "rule:"+rule.GetId())
+		}
+	}
+	return by
+}
+
+// lastRun is the newest execution of a job's schedule that has begun. The lock is held.
+func (s *Server) lastRun(j *job) (last *carillonv1.LastRun) {
+	for _, e := range s.executions {
+		if e.job == j && e.GetKind() == carillonv1.ExecutionKind_EXECUTION_KIND_SCHEDULE && e.GetAttempt() > 0 {
+			last = &carillonv1.LastRun{
+				Time: e.GetNominalTime(), Local: j.local(e.GetNominalTime()), State: e.GetState(), Verdict: carillonv1.Verdict_VERDICT_FIRED,
+				ExecutionId: e.GetId(), StartTime: e.GetStartTime(), FinishTime: e.GetFinishTime(), Error: e.GetError(),
+			}
+		}
+	}
+	return last
 }
 
 func (s jobService) ListJobs(
@@ -249,7 +280,7 @@ func (s jobService) ListJobs(
 			j.GetState() != carillonv1.JobState_JOB_STATE_DELETED &&
 			(req.Msg.GetState() == 0 || req.Msg.GetState() == j.GetState()) && hasLabels(j.GetLabels(), req.Msg.GetLabel()) {
 			listed := proto.CloneOf(j.Job)
-			listed.Payload, listed.NextTimes, listed.FiresPerDay = nil, nil, 0
+			listed.Payload, listed.NextTimes, listed.FiresPerDay, listed.StoppedBy = nil, nil, 0, s.stoppedBy(j)
 			all = append(all, listed)
 		}
 	}
@@ -335,10 +366,15 @@ func (s jobService) ResumeJob(
 	_ context.Context, req *connect.Request[carillonv1.ResumeJobRequest],
 ) (*connect.Response[carillonv1.ResumeJobResponse], error) {
 	r := req.Msg
+	var stopped []string
 	j, err := s.change(r.GetTenant(), r.GetId(), r.GetExpectedVersion(), func(j *job) {
 		j.State, j.PauseReason = carillonv1.JobState_JOB_STATE_ACTIVE, ""
 		j.PausedBy, j.PauseUntil, j.ResumeRule = "", nil, carillonv1.CatchUp_CATCH_UP_UNSPECIFIED
+		stopped = s.stoppedBy(j)
 	})
+	if err == nil {
+		j.StoppedBy = stopped
+	}
 	return connect.NewResponse(&carillonv1.ResumeJobResponse{Job: j}), err
 }
 
@@ -387,6 +423,7 @@ func (s jobService) GetJobHistory(
 	for _, e := range s.executions {
 		if e.job == j {
 			all = append(all, proto.CloneOf(e.Execution))
+			all[len(all)-1].NominalLocal = j.local(e.GetNominalTime())
 		}
 	}
 	res := &carillonv1.GetJobHistoryResponse{}

@@ -3,6 +3,7 @@ package clienttest
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -67,6 +68,16 @@ func (j *job) showTimes(after time.Time) {
 	}
 }
 
+// local is what the clock of a job's zone shows at an instant.
+func (j *job) local(t *timestamppb.Timestamp) string {
+	at := t.AsTime()
+	if j.cron != nil {
+		_, offset := j.cron.Zone().Local(at)
+		at = at.In(time.FixedZone("", offset))
+	}
+	return at.Format(time.RFC3339Nano)
+}
+
 func localOf(o *cron.Occurrence) string {
 	return o.At.In(time.FixedZone("", o.OffsetSeconds)).Format(time.RFC3339)
 }
@@ -91,6 +102,11 @@ func (s scheduleService) PreviewSchedule(
 	res := &carillonv1.PreviewScheduleResponse{
 		Schedule: req.Msg.GetSchedule(), ZoneVersion: cron.ZoneVersion(), FiresPerDay: uint32(rate.BusiestDay), FiresPerYear: uint64(rate.Year),
 		Ended: true,
+	}
+	if most := req.Msg.GetSchedule().GetMaxFiresPerDay(); most > 0 && most < res.GetFiresPerDay() {
+		res.TooOften = &carillonv1.FieldViolation{
+			Field: "schedule.max_fires_per_day", Description: fmt.Sprintf("is %d, but it fires %d times on its busiest day", most, res.GetFiresPerDay()),
+		}
 	}
 	left := cmp.Or(int(req.Msg.GetCount()), 10)
 	for e := range compiled.Walk(after) {

@@ -109,6 +109,10 @@ func (s queueService) UpdateQueue(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queues[req.Msg.GetName()]
+	if q == nil && req.Msg.GetQueue().GetPaused() {
+		q = &carillonv1.Queue{Name: req.Msg.GetName(), CreateTime: timestamppb.Now(), UpdateTime: timestamppb.Now()}
+		s.queues[q.GetName()] = q
+	}
 	if q == nil {
 		return nil, missing("queue", req.Msg.GetName())
 	}
@@ -179,6 +183,10 @@ func (s tenantService) UpdateTenant(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tenants[req.Msg.GetName()]
+	if t == nil && req.Msg.GetTenant().GetPaused() {
+		t = &carillonv1.Tenant{Name: req.Msg.GetName(), CreateTime: timestamppb.Now(), UpdateTime: timestamppb.Now()}
+		s.tenants[t.GetName()] = t
+	}
 	if t == nil {
 		return nil, missing("tenant", req.Msg.GetName())
 	}

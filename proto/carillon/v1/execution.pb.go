@@ -402,6 +402,9 @@ type Execution struct {
 	Progress []byte `protobuf:"bytes,24,opt,name=progress,proto3" json:"progress,omitempty"`
 	// Identity of the trigger or backfill that made it; empty for the schedule's.
 	Discriminator string `protobuf:"bytes,25,opt,name=discriminator,proto3" json:"discriminator,omitempty"`
+	// nominal_time on the clock of the zone of its job's schedule, in RFC 3339 with its offset; UTC for other schedules. Only in a
+	// job's history, and only while the job is there.
+	NominalLocal  string `protobuf:"bytes,26,opt,name=nominal_local,json=nominalLocal,proto3" json:"nominal_local,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -611,6 +614,13 @@ func (x *Execution) GetDiscriminator() string {
 	return ""
 }
 
+func (x *Execution) GetNominalLocal() string {
+	if x != nil {
+		return x.NominalLocal
+	}
+	return ""
+}
+
 // RangeVerdict says what became of nominal times from..to of a job, which got no execution of their own.
 type RangeVerdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -626,7 +636,11 @@ type RangeVerdict struct {
 	// another schedule).
 	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	// When the verdict was given.
-	RecordTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
+	RecordTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
+	// from and to on the clock of the zone of the job's schedule, in RFC 3339 with its offset; UTC for other schedules. Empty if
+	// the job is not there any more.
+	FromLocal     string `protobuf:"bytes,6,opt,name=from_local,json=fromLocal,proto3" json:"from_local,omitempty"`
+	ToLocal       string `protobuf:"bytes,7,opt,name=to_local,json=toLocal,proto3" json:"to_local,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -694,6 +708,20 @@ func (x *RangeVerdict) GetRecordTime() *timestamppb.Timestamp {
 		return x.RecordTime
 	}
 	return nil
+}
+
+func (x *RangeVerdict) GetFromLocal() string {
+	if x != nil {
+		return x.FromLocal
+	}
+	return ""
+}
+
+func (x *RangeVerdict) GetToLocal() string {
+	if x != nil {
+		return x.ToLocal
+	}
+	return ""
 }
 
 // LateAttempt is a completion that came under a stale token: refused, recorded, never applied.
@@ -901,7 +929,7 @@ const file_carillon_v1_execution_proto_rawDesc = "" +
 	"\bend_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12.\n" +
 	"\aoutcome\x18\x06 \x01(\x0e2\x14.carillon.v1.OutcomeR\aoutcome\x12\x14\n" +
 	"\x05error\x18\a \x01(\tR\x05error\x125\n" +
-	"\blateness\x18\b \x01(\v2\x19.google.protobuf.DurationR\blateness\"\xca\a\n" +
+	"\blateness\x18\b \x01(\v2\x19.google.protobuf.DurationR\blateness\"\xef\a\n" +
 	"\tExecution\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x16\n" +
@@ -931,14 +959,18 @@ const file_carillon_v1_execution_proto_rawDesc = "" +
 	"\vincarnation\x18\x16 \x01(\x04R\vincarnation\x12!\n" +
 	"\fmax_attempts\x18\x17 \x01(\rR\vmaxAttempts\x12\x1a\n" +
 	"\bprogress\x18\x18 \x01(\fR\bprogress\x12$\n" +
-	"\rdiscriminator\x18\x19 \x01(\tR\rdiscriminator\"\xcf\x01\n" +
+	"\rdiscriminator\x18\x19 \x01(\tR\rdiscriminator\x12#\n" +
+	"\rnominal_local\x18\x1a \x01(\tR\fnominalLocal\"\x89\x02\n" +
 	"\fRangeVerdict\x12.\n" +
 	"\x04from\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12*\n" +
 	"\x02to\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\x12;\n" +
 	"\vrecord_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"recordTime\"\xf2\x01\n" +
+	"recordTime\x12\x1d\n" +
+	"\n" +
+	"from_local\x18\x06 \x01(\tR\tfromLocal\x12\x19\n" +
+	"\bto_local\x18\a \x01(\tR\atoLocal\"\xf2\x01\n" +
 	"\vLateAttempt\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12%\n" +
 	"\x0efencing_number\x18\x02 \x01(\x04R\rfencingNumber\x12\x16\n" +

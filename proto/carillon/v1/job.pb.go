@@ -1109,7 +1109,12 @@ type Job struct {
 	// What becomes of the occurrences that fall due while it is paused. Unspecified: as catch_up says.
 	ResumeRule CatchUp `protobuf:"varint,43,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
 	// It is due and waits for a pause of its queue, its tenant or a pause rule to end.
-	Parked        bool `protobuf:"varint,44,opt,name=parked,proto3" json:"parked,omitempty"`
+	Parked bool `protobuf:"varint,44,opt,name=parked,proto3" json:"parked,omitempty"`
+	// Pauses that stop it besides its own: queue:NAME, tenant:NAME, rule:ID. Only of a job that is active or paused, and only in the
+	// answers of GetJob, ListJobs and ResumeJob.
+	StoppedBy []string `protobuf:"bytes,45,rep,name=stopped_by,json=stoppedBy,proto3" json:"stopped_by,omitempty"`
+	// Its last run. Unset: there was none. Only in the answer of GetJob.
+	LastRun       *LastRun `protobuf:"bytes,46,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1382,6 +1387,138 @@ func (x *Job) GetParked() bool {
 	return false
 }
 
+func (x *Job) GetStoppedBy() []string {
+	if x != nil {
+		return x.StoppedBy
+	}
+	return nil
+}
+
+func (x *Job) GetLastRun() *LastRun {
+	if x != nil {
+		return x.LastRun
+	}
+	return nil
+}
+
+// LastRun is the newest occurrence of a job's schedule that became an execution. What was triggered or backfilled does not count.
+type LastRun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nominal instant. Unset, as all that follows but removed: it is not known any more.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// The same on the clock of the schedule's zone, in RFC 3339 with its offset. UTC for other schedules.
+	Local string `protobuf:"bytes,2,opt,name=local,proto3" json:"local,omitempty"`
+	// Where its execution is in its life.
+	State ExecutionState `protobuf:"varint,3,opt,name=state,proto3,enum=carillon.v1.ExecutionState" json:"state,omitempty"`
+	// What became of the occurrence.
+	Verdict Verdict `protobuf:"varint,4,opt,name=verdict,proto3,enum=carillon.v1.Verdict" json:"verdict,omitempty"`
+	// Its execution.
+	ExecutionId string `protobuf:"bytes,5,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// When its first attempt started. Unset: not yet.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// When it reached its final state. Unset: not yet.
+	FinishTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
+	// Its last failure.
+	Error string `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	// The job has run, and retention has removed what is known of it.
+	Removed       bool `protobuf:"varint,9,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastRun) Reset() {
+	*x = LastRun{}
+	mi := &file_carillon_v1_job_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastRun) ProtoMessage() {}
+
+func (x *LastRun) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_job_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastRun.ProtoReflect.Descriptor instead.
+func (*LastRun) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LastRun) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *LastRun) GetLocal() string {
+	if x != nil {
+		return x.Local
+	}
+	return ""
+}
+
+func (x *LastRun) GetState() ExecutionState {
+	if x != nil {
+		return x.State
+	}
+	return ExecutionState_EXECUTION_STATE_UNSPECIFIED
+}
+
+func (x *LastRun) GetVerdict() Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return Verdict_VERDICT_UNSPECIFIED
+}
+
+func (x *LastRun) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *LastRun) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *LastRun) GetFinishTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinishTime
+	}
+	return nil
+}
+
+func (x *LastRun) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *LastRun) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
 // FireTime is an instant at which a job fires.
 type FireTime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1395,7 +1532,7 @@ type FireTime struct {
 
 func (x *FireTime) Reset() {
 	*x = FireTime{}
-	mi := &file_carillon_v1_job_proto_msgTypes[7]
+	mi := &file_carillon_v1_job_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1544,7 @@ func (x *FireTime) String() string {
 func (*FireTime) ProtoMessage() {}
 
 func (x *FireTime) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_proto_msgTypes[7]
+	mi := &file_carillon_v1_job_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1557,7 @@ func (x *FireTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FireTime.ProtoReflect.Descriptor instead.
 func (*FireTime) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{7}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FireTime) GetTime() *timestamppb.Timestamp {
@@ -1488,7 +1625,7 @@ type JobPatch struct {
 
 func (x *JobPatch) Reset() {
 	*x = JobPatch{}
-	mi := &file_carillon_v1_job_proto_msgTypes[8]
+	mi := &file_carillon_v1_job_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1637,7 @@ func (x *JobPatch) String() string {
 func (*JobPatch) ProtoMessage() {}
 
 func (x *JobPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_proto_msgTypes[8]
+	mi := &file_carillon_v1_job_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1650,7 @@ func (x *JobPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobPatch.ProtoReflect.Descriptor instead.
 func (*JobPatch) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{8}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JobPatch) GetQueue() string {
@@ -1683,7 +1820,7 @@ type JobReceipt struct {
 
 func (x *JobReceipt) Reset() {
 	*x = JobReceipt{}
-	mi := &file_carillon_v1_job_proto_msgTypes[9]
+	mi := &file_carillon_v1_job_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1832,7 @@ func (x *JobReceipt) String() string {
 func (*JobReceipt) ProtoMessage() {}
 
 func (x *JobReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_job_proto_msgTypes[9]
+	mi := &file_carillon_v1_job_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1845,7 @@ func (x *JobReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobReceipt.ProtoReflect.Descriptor instead.
 func (*JobReceipt) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_job_proto_rawDescGZIP(), []int{9}
+	return file_carillon_v1_job_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *JobReceipt) GetId() string {
@@ -1771,7 +1908,7 @@ var File_carillon_v1_job_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x15carillon/v1/job.proto\x12\vcarillon.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
+	"\x15carillon/v1/job.proto\x12\vcarillon.v1\x1a\x1bcarillon/v1/execution.proto\x1a\x1ccarillon/v1/occurrence.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
 	"\bSchedule\x12,\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x02at\x121\n" +
 	"\x05delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationH\x00R\x05delay\x12*\n" +
@@ -1837,7 +1974,7 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_priority\"\xc8\f\n" +
+	"\t_priority\"\x98\r\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -1879,14 +2016,29 @@ const file_carillon_v1_job_proto_rawDesc = "" +
 	"pauseUntil\x125\n" +
 	"\vresume_rule\x18+ \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
 	"resumeRule\x12\x16\n" +
-	"\x06parked\x18, \x01(\bR\x06parked\x1a9\n" +
+	"\x06parked\x18, \x01(\bR\x06parked\x12\x1d\n" +
+	"\n" +
+	"stopped_by\x18- \x03(\tR\tstoppedBy\x12/\n" +
+	"\blast_run\x18. \x01(\v2\x14.carillon.v1.LastRunR\alastRun\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_priorityJ\x04\b\x15\x10\x1e\"P\n" +
+	"\t_priorityJ\x04\b\x15\x10\x1e\"\xfd\x02\n" +
+	"\aLastRun\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\tR\x05local\x121\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x1b.carillon.v1.ExecutionStateR\x05state\x12.\n" +
+	"\averdict\x18\x04 \x01(\x0e2\x14.carillon.v1.VerdictR\averdict\x12!\n" +
+	"\fexecution_id\x18\x05 \x01(\tR\vexecutionId\x129\n" +
+	"\n" +
+	"start_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
+	"\vfinish_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"finishTime\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\x12\x18\n" +
+	"\aremoved\x18\t \x01(\bR\aremoved\"P\n" +
 	"\bFireTime\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
 	"\x05local\x18\x02 \x01(\tR\x05local\"\x87\n" +
@@ -1988,7 +2140,7 @@ func file_carillon_v1_job_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_v1_job_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_carillon_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_carillon_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_carillon_v1_job_proto_goTypes = []any{
 	(Gap)(0),                      // 0: carillon.v1.Gap
 	(Repeat)(0),                   // 1: carillon.v1.Repeat
@@ -2002,82 +2154,91 @@ var file_carillon_v1_job_proto_goTypes = []any{
 	(*RetryPolicy)(nil),           // 9: carillon.v1.RetryPolicy
 	(*JobSpec)(nil),               // 10: carillon.v1.JobSpec
 	(*Job)(nil),                   // 11: carillon.v1.Job
-	(*FireTime)(nil),              // 12: carillon.v1.FireTime
-	(*JobPatch)(nil),              // 13: carillon.v1.JobPatch
-	(*JobReceipt)(nil),            // 14: carillon.v1.JobReceipt
-	nil,                           // 15: carillon.v1.JobSpec.LabelsEntry
-	nil,                           // 16: carillon.v1.JobSpec.HeadersEntry
-	nil,                           // 17: carillon.v1.Job.LabelsEntry
-	nil,                           // 18: carillon.v1.Job.HeadersEntry
-	nil,                           // 19: carillon.v1.JobPatch.LabelsEntry
-	nil,                           // 20: carillon.v1.JobPatch.HeadersEntry
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
+	(*LastRun)(nil),               // 12: carillon.v1.LastRun
+	(*FireTime)(nil),              // 13: carillon.v1.FireTime
+	(*JobPatch)(nil),              // 14: carillon.v1.JobPatch
+	(*JobReceipt)(nil),            // 15: carillon.v1.JobReceipt
+	nil,                           // 16: carillon.v1.JobSpec.LabelsEntry
+	nil,                           // 17: carillon.v1.JobSpec.HeadersEntry
+	nil,                           // 18: carillon.v1.Job.LabelsEntry
+	nil,                           // 19: carillon.v1.Job.HeadersEntry
+	nil,                           // 20: carillon.v1.JobPatch.LabelsEntry
+	nil,                           // 21: carillon.v1.JobPatch.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(ExecutionState)(0),           // 24: carillon.v1.ExecutionState
+	(Verdict)(0),                  // 25: carillon.v1.Verdict
 }
 var file_carillon_v1_job_proto_depIdxs = []int32{
-	21, // 0: carillon.v1.Schedule.at:type_name -> google.protobuf.Timestamp
-	22, // 1: carillon.v1.Schedule.delay:type_name -> google.protobuf.Duration
+	22, // 0: carillon.v1.Schedule.at:type_name -> google.protobuf.Timestamp
+	23, // 1: carillon.v1.Schedule.delay:type_name -> google.protobuf.Duration
 	6,  // 2: carillon.v1.Schedule.every:type_name -> carillon.v1.Every
 	7,  // 3: carillon.v1.Schedule.cron:type_name -> carillon.v1.Cron
-	22, // 4: carillon.v1.Schedule.spread:type_name -> google.protobuf.Duration
-	22, // 5: carillon.v1.Every.interval:type_name -> google.protobuf.Duration
-	21, // 6: carillon.v1.Every.anchor:type_name -> google.protobuf.Timestamp
-	21, // 7: carillon.v1.Every.start:type_name -> google.protobuf.Timestamp
-	21, // 8: carillon.v1.Every.end:type_name -> google.protobuf.Timestamp
+	23, // 4: carillon.v1.Schedule.spread:type_name -> google.protobuf.Duration
+	23, // 5: carillon.v1.Every.interval:type_name -> google.protobuf.Duration
+	22, // 6: carillon.v1.Every.anchor:type_name -> google.protobuf.Timestamp
+	22, // 7: carillon.v1.Every.start:type_name -> google.protobuf.Timestamp
+	22, // 8: carillon.v1.Every.end:type_name -> google.protobuf.Timestamp
 	0,  // 9: carillon.v1.Cron.gap:type_name -> carillon.v1.Gap
 	1,  // 10: carillon.v1.Cron.repeat:type_name -> carillon.v1.Repeat
 	8,  // 11: carillon.v1.Cron.exclude:type_name -> carillon.v1.Exclusions
-	21, // 12: carillon.v1.Cron.start:type_name -> google.protobuf.Timestamp
-	21, // 13: carillon.v1.Cron.end:type_name -> google.protobuf.Timestamp
-	22, // 14: carillon.v1.RetryPolicy.first_delay:type_name -> google.protobuf.Duration
-	22, // 15: carillon.v1.RetryPolicy.max_delay:type_name -> google.protobuf.Duration
+	22, // 12: carillon.v1.Cron.start:type_name -> google.protobuf.Timestamp
+	22, // 13: carillon.v1.Cron.end:type_name -> google.protobuf.Timestamp
+	23, // 14: carillon.v1.RetryPolicy.first_delay:type_name -> google.protobuf.Duration
+	23, // 15: carillon.v1.RetryPolicy.max_delay:type_name -> google.protobuf.Duration
 	5,  // 16: carillon.v1.JobSpec.schedule:type_name -> carillon.v1.Schedule
 	3,  // 17: carillon.v1.JobSpec.catch_up:type_name -> carillon.v1.CatchUp
-	22, // 18: carillon.v1.JobSpec.catch_up_window:type_name -> google.protobuf.Duration
-	15, // 19: carillon.v1.JobSpec.labels:type_name -> carillon.v1.JobSpec.LabelsEntry
-	16, // 20: carillon.v1.JobSpec.headers:type_name -> carillon.v1.JobSpec.HeadersEntry
+	23, // 18: carillon.v1.JobSpec.catch_up_window:type_name -> google.protobuf.Duration
+	16, // 19: carillon.v1.JobSpec.labels:type_name -> carillon.v1.JobSpec.LabelsEntry
+	17, // 20: carillon.v1.JobSpec.headers:type_name -> carillon.v1.JobSpec.HeadersEntry
 	9,  // 21: carillon.v1.JobSpec.retry:type_name -> carillon.v1.RetryPolicy
-	22, // 22: carillon.v1.JobSpec.lease:type_name -> google.protobuf.Duration
-	22, // 23: carillon.v1.JobSpec.start_deadline:type_name -> google.protobuf.Duration
-	22, // 24: carillon.v1.JobSpec.retention:type_name -> google.protobuf.Duration
+	23, // 22: carillon.v1.JobSpec.lease:type_name -> google.protobuf.Duration
+	23, // 23: carillon.v1.JobSpec.start_deadline:type_name -> google.protobuf.Duration
+	23, // 24: carillon.v1.JobSpec.retention:type_name -> google.protobuf.Duration
 	2,  // 25: carillon.v1.JobSpec.overlap:type_name -> carillon.v1.Overlap
 	5,  // 26: carillon.v1.Job.schedule:type_name -> carillon.v1.Schedule
 	3,  // 27: carillon.v1.Job.catch_up:type_name -> carillon.v1.CatchUp
-	22, // 28: carillon.v1.Job.catch_up_window:type_name -> google.protobuf.Duration
-	17, // 29: carillon.v1.Job.labels:type_name -> carillon.v1.Job.LabelsEntry
-	18, // 30: carillon.v1.Job.headers:type_name -> carillon.v1.Job.HeadersEntry
+	23, // 28: carillon.v1.Job.catch_up_window:type_name -> google.protobuf.Duration
+	18, // 29: carillon.v1.Job.labels:type_name -> carillon.v1.Job.LabelsEntry
+	19, // 30: carillon.v1.Job.headers:type_name -> carillon.v1.Job.HeadersEntry
 	9,  // 31: carillon.v1.Job.retry:type_name -> carillon.v1.RetryPolicy
-	22, // 32: carillon.v1.Job.lease:type_name -> google.protobuf.Duration
-	22, // 33: carillon.v1.Job.start_deadline:type_name -> google.protobuf.Duration
-	22, // 34: carillon.v1.Job.retention:type_name -> google.protobuf.Duration
+	23, // 32: carillon.v1.Job.lease:type_name -> google.protobuf.Duration
+	23, // 33: carillon.v1.Job.start_deadline:type_name -> google.protobuf.Duration
+	23, // 34: carillon.v1.Job.retention:type_name -> google.protobuf.Duration
 	2,  // 35: carillon.v1.Job.overlap:type_name -> carillon.v1.Overlap
 	4,  // 36: carillon.v1.Job.state:type_name -> carillon.v1.JobState
-	21, // 37: carillon.v1.Job.create_time:type_name -> google.protobuf.Timestamp
-	21, // 38: carillon.v1.Job.update_time:type_name -> google.protobuf.Timestamp
-	21, // 39: carillon.v1.Job.next_time:type_name -> google.protobuf.Timestamp
-	12, // 40: carillon.v1.Job.next_times:type_name -> carillon.v1.FireTime
-	21, // 41: carillon.v1.Job.pause_until:type_name -> google.protobuf.Timestamp
+	22, // 37: carillon.v1.Job.create_time:type_name -> google.protobuf.Timestamp
+	22, // 38: carillon.v1.Job.update_time:type_name -> google.protobuf.Timestamp
+	22, // 39: carillon.v1.Job.next_time:type_name -> google.protobuf.Timestamp
+	13, // 40: carillon.v1.Job.next_times:type_name -> carillon.v1.FireTime
+	22, // 41: carillon.v1.Job.pause_until:type_name -> google.protobuf.Timestamp
 	3,  // 42: carillon.v1.Job.resume_rule:type_name -> carillon.v1.CatchUp
-	21, // 43: carillon.v1.FireTime.time:type_name -> google.protobuf.Timestamp
-	5,  // 44: carillon.v1.JobPatch.schedule:type_name -> carillon.v1.Schedule
-	3,  // 45: carillon.v1.JobPatch.catch_up:type_name -> carillon.v1.CatchUp
-	22, // 46: carillon.v1.JobPatch.catch_up_window:type_name -> google.protobuf.Duration
-	19, // 47: carillon.v1.JobPatch.labels:type_name -> carillon.v1.JobPatch.LabelsEntry
-	20, // 48: carillon.v1.JobPatch.headers:type_name -> carillon.v1.JobPatch.HeadersEntry
-	9,  // 49: carillon.v1.JobPatch.retry:type_name -> carillon.v1.RetryPolicy
-	22, // 50: carillon.v1.JobPatch.lease:type_name -> google.protobuf.Duration
-	22, // 51: carillon.v1.JobPatch.start_deadline:type_name -> google.protobuf.Duration
-	22, // 52: carillon.v1.JobPatch.retention:type_name -> google.protobuf.Duration
-	2,  // 53: carillon.v1.JobPatch.overlap:type_name -> carillon.v1.Overlap
-	4,  // 54: carillon.v1.JobPatch.state:type_name -> carillon.v1.JobState
-	21, // 55: carillon.v1.JobReceipt.create_time:type_name -> google.protobuf.Timestamp
-	21, // 56: carillon.v1.JobReceipt.next_time:type_name -> google.protobuf.Timestamp
-	12, // 57: carillon.v1.JobReceipt.next_times:type_name -> carillon.v1.FireTime
-	58, // [58:58] is the sub-list for method output_type
-	58, // [58:58] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	12, // 43: carillon.v1.Job.last_run:type_name -> carillon.v1.LastRun
+	22, // 44: carillon.v1.LastRun.time:type_name -> google.protobuf.Timestamp
+	24, // 45: carillon.v1.LastRun.state:type_name -> carillon.v1.ExecutionState
+	25, // 46: carillon.v1.LastRun.verdict:type_name -> carillon.v1.Verdict
+	22, // 47: carillon.v1.LastRun.start_time:type_name -> google.protobuf.Timestamp
+	22, // 48: carillon.v1.LastRun.finish_time:type_name -> google.protobuf.Timestamp
+	22, // 49: carillon.v1.FireTime.time:type_name -> google.protobuf.Timestamp
+	5,  // 50: carillon.v1.JobPatch.schedule:type_name -> carillon.v1.Schedule
+	3,  // 51: carillon.v1.JobPatch.catch_up:type_name -> carillon.v1.CatchUp
+	23, // 52: carillon.v1.JobPatch.catch_up_window:type_name -> google.protobuf.Duration
+	20, // 53: carillon.v1.JobPatch.labels:type_name -> carillon.v1.JobPatch.LabelsEntry
+	21, // 54: carillon.v1.JobPatch.headers:type_name -> carillon.v1.JobPatch.HeadersEntry
+	9,  // 55: carillon.v1.JobPatch.retry:type_name -> carillon.v1.RetryPolicy
+	23, // 56: carillon.v1.JobPatch.lease:type_name -> google.protobuf.Duration
+	23, // 57: carillon.v1.JobPatch.start_deadline:type_name -> google.protobuf.Duration
+	23, // 58: carillon.v1.JobPatch.retention:type_name -> google.protobuf.Duration
+	2,  // 59: carillon.v1.JobPatch.overlap:type_name -> carillon.v1.Overlap
+	4,  // 60: carillon.v1.JobPatch.state:type_name -> carillon.v1.JobState
+	22, // 61: carillon.v1.JobReceipt.create_time:type_name -> google.protobuf.Timestamp
+	22, // 62: carillon.v1.JobReceipt.next_time:type_name -> google.protobuf.Timestamp
+	13, // 63: carillon.v1.JobReceipt.next_times:type_name -> carillon.v1.FireTime
+	64, // [64:64] is the sub-list for method output_type
+	64, // [64:64] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_job_proto_init() }
@@ -2085,6 +2246,8 @@ func file_carillon_v1_job_proto_init() {
 	if File_carillon_v1_job_proto != nil {
 		return
 	}
+	file_carillon_v1_execution_proto_init()
+	file_carillon_v1_occurrence_proto_init()
 	file_carillon_v1_job_proto_msgTypes[0].OneofWrappers = []any{
 		(*Schedule_At)(nil),
 		(*Schedule_Delay)(nil),
@@ -2094,14 +2257,14 @@ func file_carillon_v1_job_proto_init() {
 	file_carillon_v1_job_proto_msgTypes[4].OneofWrappers = []any{}
 	file_carillon_v1_job_proto_msgTypes[5].OneofWrappers = []any{}
 	file_carillon_v1_job_proto_msgTypes[6].OneofWrappers = []any{}
-	file_carillon_v1_job_proto_msgTypes[8].OneofWrappers = []any{}
+	file_carillon_v1_job_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_job_proto_rawDesc), len(file_carillon_v1_job_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

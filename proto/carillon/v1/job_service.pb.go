@@ -1374,9 +1374,10 @@ type PreviewResumeResponse struct {
 	Fired uint64 `protobuf:"varint,1,opt,name=fired,proto3" json:"fired,omitempty"`
 	// Those that would not.
 	Skipped []*SkippedCount `protobuf:"bytes,2,rep,name=skipped,proto3" json:"skipped,omitempty"`
-	// Executions of the job that are held and would go on. At most 1,000 are counted.
+	// Executions of the job that are ready and would go on: those that are held, and those that nobody has tried to start since
+	// the pause began and that would be held then. At most 1,000 of either are counted.
 	Held uint64 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
-	// There are more than were counted: held executions, or instants of a cron job, of which 100,000 are.
+	// There are more than were counted: executions, or instants of a cron job, of which 100,000 are.
 	IsMore bool `protobuf:"varint,4,opt,name=is_more,json=isMore,proto3" json:"is_more,omitempty"`
 	// Pauses that stop the job besides its own: queue:NAME, tenant:NAME, rule:ID. As long as there is one a resume starts and
 	// skips nothing, and the numbers are what the rule that was asked for would do if the last of them ended now.
@@ -1909,7 +1910,12 @@ type ListOccurrencesRequest struct {
 	// next_page_token of the page before; empty: the first page. Other fields must not change between pages.
 	PageToken string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Answer from the nearest replica, which may lag behind or be cut off. Default: a current read.
-	Stale         bool `protobuf:"varint,8,opt,name=stale,proto3" json:"stale,omitempty"`
+	Stale bool `protobuf:"varint,8,opt,name=stale,proto3" json:"stale,omitempty"`
+	// In place of from, as the clock of the schedule's zone shows it: 2026-03-08, or 2026-03-08T02:30 with or without seconds. Of
+	// what the clock shows twice the first time counts, and what it leaves out is the first instant after.
+	FromLocal string `protobuf:"bytes,9,opt,name=from_local,json=fromLocal,proto3" json:"from_local,omitempty"`
+	// In place of to, likewise: a day is included whole, and of what the clock shows twice the second time counts.
+	ToLocal       string `protobuf:"bytes,10,opt,name=to_local,json=toLocal,proto3" json:"to_local,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2000,13 +2006,27 @@ func (x *ListOccurrencesRequest) GetStale() bool {
 	return false
 }
 
+func (x *ListOccurrencesRequest) GetFromLocal() string {
+	if x != nil {
+		return x.FromLocal
+	}
+	return ""
+}
+
+func (x *ListOccurrencesRequest) GetToLocal() string {
+	if x != nil {
+		return x.ToLocal
+	}
+	return ""
+}
+
 // ListOccurrencesResponse is one page of occurrences.
 type ListOccurrencesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most page_size, in the order of their instants.
 	Occurrences []*Occurrence `protobuf:"bytes,1,rep,name=occurrences,proto3" json:"occurrences,omitempty"`
 	// Set if the range begins before it: of earlier instants some may be missing here, because retention removed them or the
-	// job did not exist.
+	// job did not exist. A range without begin does so only if retention may have removed some.
 	KnownFrom *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=known_from,json=knownFrom,proto3" json:"known_from,omitempty"`
 	// Set if the range ends after it: what a cron job fires later is not computed yet. PreviewSchedule tells.
 	KnownTo *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=known_to,json=knownTo,proto3" json:"known_to,omitempty"`
@@ -2081,9 +2101,9 @@ type BackfillJobRequest struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Empty: "default".
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// The first instant. Required.
+	// The first instant. Required, or from_local.
 	From *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
-	// The last instant, not in the future. Required.
+	// The last instant, not in the future. Required, or to_local.
 	To *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
 	// OVERLAP_ALLOW: all at once. OVERLAP_QUEUE_ALL: each starts when the one before has ended. Unspecified: OVERLAP_ALLOW,
 	// whatever the job's own rule is; the schedule's occurrences neither block nor are blocked.
@@ -2094,7 +2114,10 @@ type BackfillJobRequest struct {
 	Priority *uint32 `protobuf:"varint,7,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	// Identity of the backfill; the discriminator of its executions. Same characters and length as id. Empty: made by the
 	// server, and answered as task.id.
-	BackfillId    string `protobuf:"bytes,8,opt,name=backfill_id,json=backfillId,proto3" json:"backfill_id,omitempty"`
+	BackfillId string `protobuf:"bytes,8,opt,name=backfill_id,json=backfillId,proto3" json:"backfill_id,omitempty"`
+	// In place of from and to, as the clock of the schedule's zone shows them: see ListOccurrencesRequest.
+	FromLocal     string `protobuf:"bytes,9,opt,name=from_local,json=fromLocal,proto3" json:"from_local,omitempty"`
+	ToLocal       string `protobuf:"bytes,10,opt,name=to_local,json=toLocal,proto3" json:"to_local,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2181,6 +2204,20 @@ func (x *BackfillJobRequest) GetPriority() uint32 {
 func (x *BackfillJobRequest) GetBackfillId() string {
 	if x != nil {
 		return x.BackfillId
+	}
+	return ""
+}
+
+func (x *BackfillJobRequest) GetFromLocal() string {
+	if x != nil {
+		return x.FromLocal
+	}
+	return ""
+}
+
+func (x *BackfillJobRequest) GetToLocal() string {
+	if x != nil {
+		return x.ToLocal
 	}
 	return ""
 }
@@ -2474,7 +2511,7 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"executions\x125\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x19.carillon.v1.RangeVerdictR\bverdicts\x12=\n" +
 	"\rlate_attempts\x18\x03 \x03(\v2\x18.carillon.v1.LateAttemptR\flateAttempts\x12&\n" +
-	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\"\x8b\x02\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\"\xc5\x02\n" +
 	"\x16ListOccurrencesRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12.\n" +
@@ -2484,13 +2521,17 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\tpage_size\x18\x06 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\a \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05stale\x18\b \x01(\bR\x05stale\"\xee\x01\n" +
+	"\x05stale\x18\b \x01(\bR\x05stale\x12\x1d\n" +
+	"\n" +
+	"from_local\x18\t \x01(\tR\tfromLocal\x12\x19\n" +
+	"\bto_local\x18\n" +
+	" \x01(\tR\atoLocal\"\xee\x01\n" +
 	"\x17ListOccurrencesResponse\x129\n" +
 	"\voccurrences\x18\x01 \x03(\v2\x17.carillon.v1.OccurrenceR\voccurrences\x129\n" +
 	"\n" +
 	"known_from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tknownFrom\x125\n" +
 	"\bknown_to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aknownTo\x12&\n" +
-	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\"\xc0\x02\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\"\xfa\x02\n" +
 	"\x12BackfillJobRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12.\n" +
@@ -2500,7 +2541,11 @@ const file_carillon_v1_job_service_proto_rawDesc = "" +
 	"\x0fmax_occurrences\x18\x06 \x01(\rR\x0emaxOccurrences\x12\x1f\n" +
 	"\bpriority\x18\a \x01(\rH\x00R\bpriority\x88\x01\x01\x12\x1f\n" +
 	"\vbackfill_id\x18\b \x01(\tR\n" +
-	"backfillIdB\v\n" +
+	"backfillId\x12\x1d\n" +
+	"\n" +
+	"from_local\x18\t \x01(\tR\tfromLocal\x12\x19\n" +
+	"\bto_local\x18\n" +
+	" \x01(\tR\atoLocalB\v\n" +
 	"\t_priority\"<\n" +
 	"\x13BackfillJobResponse\x12%\n" +
 	"\x04task\x18\x01 \x01(\v2\x11.carillon.v1.TaskR\x04task\"`\n" +

@@ -111,7 +111,8 @@ type Occurrence struct {
 	Count uint64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// What became of it.
 	Verdict Verdict `protobuf:"varint,4,opt,name=verdict,proto3,enum=carillon.v1.Verdict" json:"verdict,omitempty"`
-	// Of SKIPPED: missed (catch-up none), window (older than the catch-up window), paused, overlap, excluded, gap or deleted.
+	// Of SKIPPED: missed (catch-up none), window (older than the catch-up window), paused, overlap, excluded, gap, deleted or
+	// replaced (its job got another schedule).
 	// Of WAITING: paused, if its job is, or its queue, its tenant or a rule stops it; else empty.
 	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
 	// When it was skipped or coalesced. Unset: it is known already, and its time has not come.
@@ -129,7 +130,11 @@ type Occurrence struct {
 	// When it reached its final state. Unset: not yet.
 	FinishTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
 	// Its last failure.
-	Error         string `protobuf:"bytes,13,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,13,opt,name=error,proto3" json:"error,omitempty"`
+	// time on the clock of the schedule's zone, in RFC 3339 with its offset. UTC for other schedules.
+	Local string `protobuf:"bytes,14,opt,name=local,proto3" json:"local,omitempty"`
+	// until, likewise. Empty: it is one instant.
+	UntilLocal    string `protobuf:"bytes,15,opt,name=until_local,json=untilLocal,proto3" json:"until_local,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,11 +260,25 @@ func (x *Occurrence) GetError() string {
 	return ""
 }
 
+func (x *Occurrence) GetLocal() string {
+	if x != nil {
+		return x.Local
+	}
+	return ""
+}
+
+func (x *Occurrence) GetUntilLocal() string {
+	if x != nil {
+		return x.UntilLocal
+	}
+	return ""
+}
+
 var File_carillon_v1_occurrence_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_occurrence_proto_rawDesc = "" +
 	"\n" +
-	"\x1ccarillon/v1/occurrence.proto\x12\vcarillon.v1\x1a\x1bcarillon/v1/execution.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x04\n" +
+	"\x1ccarillon/v1/occurrence.proto\x12\vcarillon.v1\x1a\x1bcarillon/v1/execution.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x05\n" +
 	"\n" +
 	"Occurrence\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
@@ -278,7 +297,10 @@ const file_carillon_v1_occurrence_proto_rawDesc = "" +
 	"\blateness\x18\v \x01(\v2\x19.google.protobuf.DurationR\blateness\x12;\n" +
 	"\vfinish_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"finishTime\x12\x14\n" +
-	"\x05error\x18\r \x01(\tR\x05error*\xc8\x01\n" +
+	"\x05error\x18\r \x01(\tR\x05error\x12\x14\n" +
+	"\x05local\x18\x0e \x01(\tR\x05local\x12\x1f\n" +
+	"\vuntil_local\x18\x0f \x01(\tR\n" +
+	"untilLocal*\xc8\x01\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_FIRED\x10\x01\x12\x10\n" +

@@ -149,7 +149,9 @@ type PreviewScheduleRequest struct {
 	// Only what comes after this instant. Unset: now.
 	After *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
 	// How many times it is to fire, at most 1,000. 0: 10.
-	Count         uint32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	Count uint32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	// Occurrences that the job has had, which count for max_runs: Job.runs.
+	Runs          uint64 `protobuf:"varint,5,opt,name=runs,proto3" json:"runs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +214,13 @@ func (x *PreviewScheduleRequest) GetCount() uint32 {
 	return 0
 }
 
+func (x *PreviewScheduleRequest) GetRuns() uint64 {
+	if x != nil {
+		return x.Runs
+	}
+	return 0
+}
+
 // PreviewScheduleResponse is what a schedule does.
 type PreviewScheduleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -229,7 +238,10 @@ type PreviewScheduleResponse struct {
 	// How long after each of its times an occurrence of this job starts: its share of the spread.
 	Offset *durationpb.Duration `protobuf:"bytes,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	// Nothing fires after the last of these.
-	Ended         bool `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
+	Ended bool `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Why CreateJob would refuse the schedule for how often it fires: its own max_fires_per_day, or the server's bound. Unset: it
+	// would not.
+	TooOften      *FieldViolation `protobuf:"bytes,8,opt,name=too_often,json=tooOften,proto3" json:"too_often,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -311,6 +323,13 @@ func (x *PreviewScheduleResponse) GetEnded() bool {
 		return x.Ended
 	}
 	return false
+}
+
+func (x *PreviewScheduleResponse) GetTooOften() *FieldViolation {
+	if x != nil {
+		return x.TooOften
+	}
+	return nil
 }
 
 // PreviewedTime is one firing, or several times in a row that do not fire for the same reason.
@@ -662,12 +681,13 @@ var File_carillon_v1_schedule_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_schedule_service_proto_rawDesc = "" +
 	"\n" +
-	"\"carillon/v1/schedule_service.proto\x12\vcarillon.v1\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x01\n" +
+	"\"carillon/v1/schedule_service.proto\x12\vcarillon.v1\x1a\x18carillon/v1/errors.proto\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x01\n" +
 	"\x16PreviewScheduleRequest\x121\n" +
 	"\bschedule\x18\x01 \x01(\v2\x15.carillon.v1.ScheduleR\bschedule\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x120\n" +
 	"\x05after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\rR\x05count\"\xb4\x02\n" +
+	"\x05count\x18\x04 \x01(\rR\x05count\x12\x12\n" +
+	"\x04runs\x18\x05 \x01(\x04R\x04runs\"\xee\x02\n" +
 	"\x17PreviewScheduleResponse\x120\n" +
 	"\x05times\x18\x01 \x03(\v2\x1a.carillon.v1.PreviewedTimeR\x05times\x12\"\n" +
 	"\rfires_per_day\x18\x02 \x01(\rR\vfiresPerDay\x12$\n" +
@@ -675,7 +695,8 @@ const file_carillon_v1_schedule_service_proto_rawDesc = "" +
 	"\bschedule\x18\x04 \x01(\v2\x15.carillon.v1.ScheduleR\bschedule\x12!\n" +
 	"\fzone_version\x18\x05 \x01(\tR\vzoneVersion\x121\n" +
 	"\x06offset\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06offset\x12\x14\n" +
-	"\x05ended\x18\a \x01(\bR\x05ended\"\x9c\x02\n" +
+	"\x05ended\x18\a \x01(\bR\x05ended\x128\n" +
+	"\ttoo_often\x18\b \x01(\v2\x1b.carillon.v1.FieldViolationR\btooOften\"\x9c\x02\n" +
 	"\rPreviewedTime\x125\n" +
 	"\averdict\x18\x01 \x01(\x0e2\x1b.carillon.v1.PreviewVerdictR\averdict\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
@@ -747,7 +768,8 @@ var file_carillon_v1_schedule_service_proto_goTypes = []any{
 	(*Schedule)(nil),                // 8: carillon.v1.Schedule
 	(*timestamppb.Timestamp)(nil),   // 9: google.protobuf.Timestamp
 	(*durationpb.Duration)(nil),     // 10: google.protobuf.Duration
-	(*FireTime)(nil),                // 11: carillon.v1.FireTime
+	(*FieldViolation)(nil),          // 11: carillon.v1.FieldViolation
+	(*FireTime)(nil),                // 12: carillon.v1.FireTime
 }
 var file_carillon_v1_schedule_service_proto_depIdxs = []int32{
 	8,  // 0: carillon.v1.PreviewScheduleRequest.schedule:type_name -> carillon.v1.Schedule
@@ -755,23 +777,24 @@ var file_carillon_v1_schedule_service_proto_depIdxs = []int32{
 	4,  // 2: carillon.v1.PreviewScheduleResponse.times:type_name -> carillon.v1.PreviewedTime
 	8,  // 3: carillon.v1.PreviewScheduleResponse.schedule:type_name -> carillon.v1.Schedule
 	10, // 4: carillon.v1.PreviewScheduleResponse.offset:type_name -> google.protobuf.Duration
-	0,  // 5: carillon.v1.PreviewedTime.verdict:type_name -> carillon.v1.PreviewVerdict
-	9,  // 6: carillon.v1.PreviewedTime.time:type_name -> google.protobuf.Timestamp
-	1,  // 7: carillon.v1.PreviewedTime.rule:type_name -> carillon.v1.FireRule
-	9,  // 8: carillon.v1.PreviewedTime.last_time:type_name -> google.protobuf.Timestamp
-	7,  // 9: carillon.v1.ListZoneChangesResponse.changes:type_name -> carillon.v1.ZoneChange
-	9,  // 10: carillon.v1.ZoneChange.change_time:type_name -> google.protobuf.Timestamp
-	11, // 11: carillon.v1.ZoneChange.old_next:type_name -> carillon.v1.FireTime
-	11, // 12: carillon.v1.ZoneChange.new_next:type_name -> carillon.v1.FireTime
-	2,  // 13: carillon.v1.ScheduleService.PreviewSchedule:input_type -> carillon.v1.PreviewScheduleRequest
-	5,  // 14: carillon.v1.ScheduleService.ListZoneChanges:input_type -> carillon.v1.ListZoneChangesRequest
-	3,  // 15: carillon.v1.ScheduleService.PreviewSchedule:output_type -> carillon.v1.PreviewScheduleResponse
-	6,  // 16: carillon.v1.ScheduleService.ListZoneChanges:output_type -> carillon.v1.ListZoneChangesResponse
-	15, // [15:17] is the sub-list for method output_type
-	13, // [13:15] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	11, // 5: carillon.v1.PreviewScheduleResponse.too_often:type_name -> carillon.v1.FieldViolation
+	0,  // 6: carillon.v1.PreviewedTime.verdict:type_name -> carillon.v1.PreviewVerdict
+	9,  // 7: carillon.v1.PreviewedTime.time:type_name -> google.protobuf.Timestamp
+	1,  // 8: carillon.v1.PreviewedTime.rule:type_name -> carillon.v1.FireRule
+	9,  // 9: carillon.v1.PreviewedTime.last_time:type_name -> google.protobuf.Timestamp
+	7,  // 10: carillon.v1.ListZoneChangesResponse.changes:type_name -> carillon.v1.ZoneChange
+	9,  // 11: carillon.v1.ZoneChange.change_time:type_name -> google.protobuf.Timestamp
+	12, // 12: carillon.v1.ZoneChange.old_next:type_name -> carillon.v1.FireTime
+	12, // 13: carillon.v1.ZoneChange.new_next:type_name -> carillon.v1.FireTime
+	2,  // 14: carillon.v1.ScheduleService.PreviewSchedule:input_type -> carillon.v1.PreviewScheduleRequest
+	5,  // 15: carillon.v1.ScheduleService.ListZoneChanges:input_type -> carillon.v1.ListZoneChangesRequest
+	3,  // 16: carillon.v1.ScheduleService.PreviewSchedule:output_type -> carillon.v1.PreviewScheduleResponse
+	6,  // 17: carillon.v1.ScheduleService.ListZoneChanges:output_type -> carillon.v1.ListZoneChangesResponse
+	16, // [16:18] is the sub-list for method output_type
+	14, // [14:16] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_schedule_service_proto_init() }
@@ -779,6 +802,7 @@ func file_carillon_v1_schedule_service_proto_init() {
 	if File_carillon_v1_schedule_service_proto != nil {
 		return
 	}
+	file_carillon_v1_errors_proto_init()
 	file_carillon_v1_job_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

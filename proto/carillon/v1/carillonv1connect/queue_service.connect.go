@@ -58,7 +58,8 @@ type QueueServiceClient interface {
 	// ListQueues reads queues in pages, ordered by name: those that have settings, and those where executions wait for a
 	// worker, which have version 0 if they have no settings.
 	ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error)
-	// UpdateQueue changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
+	// UpdateQueue changes the named settings only (in REST: those in the body). A pause makes settings for a queue that has none, unless
+	// there is an expected_version. Fails with not_found, and with aborted on a stale expected_version.
 	UpdateQueue(context.Context, *connect.Request[v1.UpdateQueueRequest]) (*connect.Response[v1.UpdateQueueResponse], error)
 	// DeleteQueue removes the settings of a queue; its jobs and executions stay, under the defaults. Fails with not_found,
 	// and with aborted on a stale expected_version.
@@ -153,7 +154,8 @@ type QueueServiceHandler interface {
 	// ListQueues reads queues in pages, ordered by name: those that have settings, and those where executions wait for a
 	// worker, which have version 0 if they have no settings.
 	ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error)
-	// UpdateQueue changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
+	// UpdateQueue changes the named settings only (in REST: those in the body). A pause makes settings for a queue that has none, unless
+	// there is an expected_version. Fails with not_found, and with aborted on a stale expected_version.
 	UpdateQueue(context.Context, *connect.Request[v1.UpdateQueueRequest]) (*connect.Response[v1.UpdateQueueResponse], error)
 	// DeleteQueue removes the settings of a queue; its jobs and executions stay, under the defaults. Fails with not_found,
 	// and with aborted on a stale expected_version.

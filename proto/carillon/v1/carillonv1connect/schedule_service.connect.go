@@ -45,7 +45,7 @@ const (
 type ScheduleServiceClient interface {
 	// PreviewSchedule says when a schedule would fire, and what becomes of the times that it names and at which it does not,
 	// without creating anything. The same code decides when jobs fire. Fails with invalid_argument as CreateJob would, but
-	// no bound on fires per day is applied.
+	// a schedule that fires too often is shown all the same: see too_often.
 	PreviewSchedule(context.Context, *connect.Request[v1.PreviewScheduleRequest]) (*connect.Response[v1.PreviewScheduleResponse], error)
 	// ListZoneChanges lists the cron jobs whose next times newer zone data has moved, by tenant and id within each shard. A job
 	// keeps the last such change until it gets another schedule. Pages may be short, or empty, before the last.
@@ -98,7 +98,7 @@ func (c *scheduleServiceClient) ListZoneChanges(ctx context.Context, req *connec
 type ScheduleServiceHandler interface {
 	// PreviewSchedule says when a schedule would fire, and what becomes of the times that it names and at which it does not,
 	// without creating anything. The same code decides when jobs fire. Fails with invalid_argument as CreateJob would, but
-	// no bound on fires per day is applied.
+	// a schedule that fires too often is shown all the same: see too_often.
 	PreviewSchedule(context.Context, *connect.Request[v1.PreviewScheduleRequest]) (*connect.Response[v1.PreviewScheduleResponse], error)
 	// ListZoneChanges lists the cron jobs whose next times newer zone data has moved, by tenant and id within each shard. A job
 	// keeps the last such change until it gets another schedule. Pages may be short, or empty, before the last.

@@ -58,7 +58,8 @@ type TenantServiceClient interface {
 	GetTenant(context.Context, *connect.Request[v1.GetTenantRequest]) (*connect.Response[v1.GetTenantResponse], error)
 	// ListTenants reads all settings in pages, ordered by name.
 	ListTenants(context.Context, *connect.Request[v1.ListTenantsRequest]) (*connect.Response[v1.ListTenantsResponse], error)
-	// UpdateTenant changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
+	// UpdateTenant changes the named settings only (in REST: those in the body). A pause makes settings for a tenant that has none, unless
+	// there is an expected_version. Fails with not_found, and with aborted on a stale expected_version.
 	UpdateTenant(context.Context, *connect.Request[v1.UpdateTenantRequest]) (*connect.Response[v1.UpdateTenantResponse], error)
 	// DeleteTenant deletes all jobs, executions and history of a tenant and then its settings, as a durable task in bounded
 	// steps. Meanwhile its creates are refused. Workers that hold executions of it are told to stop by their next heartbeat;
@@ -154,7 +155,8 @@ type TenantServiceHandler interface {
 	GetTenant(context.Context, *connect.Request[v1.GetTenantRequest]) (*connect.Response[v1.GetTenantResponse], error)
 	// ListTenants reads all settings in pages, ordered by name.
 	ListTenants(context.Context, *connect.Request[v1.ListTenantsRequest]) (*connect.Response[v1.ListTenantsResponse], error)
-	// UpdateTenant changes the named settings only (in REST: those in the body). Fails with not_found, and with aborted on a stale expected_version.
+	// UpdateTenant changes the named settings only (in REST: those in the body). A pause makes settings for a tenant that has none, unless
+	// there is an expected_version. Fails with not_found, and with aborted on a stale expected_version.
 	UpdateTenant(context.Context, *connect.Request[v1.UpdateTenantRequest]) (*connect.Response[v1.UpdateTenantResponse], error)
 	// DeleteTenant deletes all jobs, executions and history of a tenant and then its settings, as a durable task in bounded
 	// steps. Meanwhile its creates are refused. Workers that hold executions of it are told to stop by their next heartbeat;

@@ -215,9 +215,7 @@ func keepDue(old, h *storagev1.Horizon, dueMS int64) {
 	h.NextMs = append(h.NextMs, due...)
 	slices.Sort(h.NextMs)
 	h.NextMs = slices.Compact(h.NextMs)
-	if n := len(h.NextMs); n > 0 {
-		h.ToMs = max(h.ToMs, h.NextMs[n-1])
-	}
+	h.ToMs = max(h.ToMs, min(dueMS, old.ToMs))
 	cutHorizon(h)
 }
 

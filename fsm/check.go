@@ -81,7 +81,7 @@ const maxCheckIdentities = 1 << 20
 // replaced payload, and each purged one-shot, that housekeeping is to look at; the name of each marked job that it is to
 // look at, of each job whose held executions a task releases, those tasks, of each job with an overlap rule of which something lives, and of each
 // job that is gone and has left a payload; and
-// 8 MiB of identities at most.
+// 8 MiB of identities and 9 MiB of jobs of which something lives at most.
 func Check(r Reader, report func(Violation)) {
 	defer func() {
 		switch p := recover().(type) {
@@ -124,6 +124,8 @@ type checker struct {
 	// seen counts executions; ids are the hashes of their identities up to maxIDs.
 	seen, maxIDs int
 	ids          []uint64
+	// owners are the jobs of what is alive.
+	owners owners
 
 	lastKey []byte
 	lastJob *storagev1.Job
@@ -169,7 +171,9 @@ func (c *checker) run() {
 	}
 	c.strays()
 	c.events()
+	c.owners.end()
 	c.identities()
+	c.orphans()
 	c.strangers()
 	c.counters()
 }

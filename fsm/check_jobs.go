@@ -265,6 +265,7 @@ func (c *checker) jobs(part, parts uint64) {
 			return
 		}
 		if part == 0 {
+			c.owners.found(ownerHash(tenant, jobID, j.Incarnation), c.ownerOf(tenant, jobID, j))
 			c.jobRow(key, tenant, jobID, j)
 		}
 		if !isOneShot(j) || j.State == storagev1.JobState_JOB_STATE_DELETED {

@@ -417,18 +417,22 @@ func (c *checker) decode(key, value []byte, id *Identity, state storagev1.Execut
 // live checks what is common to executions that are ready, run, wait for another attempt or are held.
 func (c *checker) live(key []byte, e *storagev1.Execution) {
 	c.numbers(key, e.Incarnation, 0)
-	j := c.job(e.Tenant, e.JobId)
-	if (j == nil || j.Incarnation != e.Incarnation) && !c.stopped(e.Tenant, e.JobId, e.Incarnation) {
-		c.fail(RuleJob, key, "the job of %s is not there", ExecutionID(e))
-	}
-	if j != nil && j.Incarnation == e.Incarnation && j.State == storagev1.JobState_JOB_STATE_PAUSED && !c.stops[jobName{e.Tenant, e.JobId}].paused {
-		c.fail(RuleMarker, key, "the job of %s is paused, and no marker says so", ExecutionID(e))
-	}
-	if e.Blocks && j != nil && j.Incarnation == e.Incarnation && j.State != storagev1.JobState_JOB_STATE_DELETED {
-		c.blocking[jobName{e.Tenant, e.JobId}]++
-		if !slices.Contains(j.LiveMs, e.NominalMs) {
-			c.fail(RuleOccurrence, key, "its job does not know that it is in the way of the next one")
-		}
+	id := IdentityOf(e)
+	c.needJob(key, &id)
+	if e.Blocks {
+		c.blocks(key, e)
 	}
 	c.payloadOf(key, e)
+}
+
+// blocks checks that the job of an execution that is in the way of the next one knows of it.
+func (c *checker) blocks(key []byte, e *storagev1.Execution) {
+	j := c.job(e.Tenant, e.JobId)
+	if j == nil || j.Incarnation != e.Incarnation || j.State == storagev1.JobState_JOB_STATE_DELETED {
+		return
+	}
+	c.blocking[jobName{e.Tenant, e.JobId}]++
+	if !slices.Contains(j.LiveMs, e.NominalMs) {
+		c.fail(RuleOccurrence, key, "its job does not know that it is in the way of the next one")
+	}
 }

@@ -374,11 +374,20 @@ func TestCheckEndsAtACorruptRow(t *testing.T) {
 	}
 }
 
+// withoutJob removes the job of something that is ready.
+func withoutJob(s *memState) bool {
+	return firstRow(s, KindReady, func(key, _ []byte) bool {
+		id, _, _, _, _ := parseReadyKey(key)
+		s.Delete(JobKey(id.Tenant, id.JobID))
+		return true
+	})
+}
+
 // TestCheckInParts: of more executions than are compared at once all are.
 func TestCheckInParts(t *testing.T) {
 	for seed := range uint64(4) {
 		s := recordLog(seed+1, 150).s
-		for _, plant := range []func(*memState) bool{nil, again(KindEnded), again(KindReady), without(KindTimer, timerOf(TimerOneShot))} {
+		for _, plant := range []func(*memState) bool{nil, again(KindEnded), again(KindReady), without(KindTimer, timerOf(TimerOneShot)), withoutJob} {
 			s := s.clone()
 			if plant != nil && !plant(s) {
 				continue

@@ -22,9 +22,11 @@ const (
 	maxFindings = 256
 	// maxViolations is how many violations of a replica are told; all are counted.
 	maxViolations = 20
-	// After every lookRows rows read, the reader pauses for lookPause times as long as they took.
+	// After every lookRows rows read, the reader pauses for lookPause times as long as they took, lookMost at most: what took
+	// longer has waited for the machine or the disk meanwhile, and others had them.
 	lookRows  = 1000
 	lookPause = 2
+	lookMost  = 20 * time.Millisecond
 )
 
 // verifier looks at the rows of replicas on this node when a Verify command asks for it, one after the other and at a third
@@ -211,7 +213,7 @@ func (r *slowReader) step() bool {
 	if r.reads++; r.reads%lookRows != 0 {
 		return r.ctx.Err() == nil
 	}
-	if pause(r.ctx, lookPause*time.Since(r.began)) != nil {
+	if pause(r.ctx, min(lookPause*time.Since(r.began), lookMost)) != nil {
 		return false
 	}
 	r.began = time.Now()

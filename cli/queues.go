@@ -81,7 +81,7 @@ func (p *program) queuesCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			p.calling(cli.Command{
 				Name: "create", Usage: "store settings for a queue that has none", ArgsUsage: "NAME",
-				Flags: append(append(pausedFlags(), deadRetentionFlag()), settingsFlags()...),
+				Flags: append(append(append(pausedFlags(), deadRetentionFlag()), settingsFlags()...), sharesFlags()...),
 			}, p.createQueue),
 			p.calling(cli.Command{Name: "get", Usage: "show a queue's settings", ArgsUsage: "NAME"}, p.getQueue),
 			p.calling(cli.Command{
@@ -89,7 +89,7 @@ func (p *program) queuesCommand() *cli.Command {
 			}, p.listQueues),
 			p.calling(cli.Command{
 				Name: "update", Usage: "change the named settings", ArgsUsage: "NAME",
-				Flags: append([]cli.Flag{expectedFlag(), clearFlag(), deadRetentionFlag()}, settingsFlags()...),
+				Flags: append(append([]cli.Flag{expectedFlag(), clearFlag(), deadRetentionFlag()}, settingsFlags()...), sharesFlags()...),
 			}, p.updateQueue),
 			p.calling(cli.Command{
 				Name: "pause", Usage: "let nothing of a queue fire or be handed out", ArgsUsage: "NAME",
@@ -124,6 +124,9 @@ func (p *program) createQueue(ctx context.Context, c *call) (err error) {
 	if q.Labels, err = pairsFlag(c.Context, "label"); err != nil {
 		return err
 	}
+	if q.PriorityShares, err = readShares(c.Context); err != nil {
+		return err
+	}
 	res, err := c.client.CreateQueue(ctx, &carillonv1.CreateQueueRequest{Queue: q})
 	if err != nil {
 		return err
@@ -139,6 +142,7 @@ func (p *program) showQueue(c *call, q *carillonv1.Queue, pending []uint32) erro
 		}
 		return append(rows, [][]string{
 			{"retention", length(q.GetRetention())}, {"dead retention", length(q.GetDeadRetention())},
+			{"priority shares", sharesText(q.GetPriorityShares())},
 			{"labels", orDash(pairsText(q.GetLabels()))}, {"version", fmt.Sprint(q.GetVersion())},
 			{"created", instant(q.GetCreateTime())}, {"updated", instant(q.GetUpdateTime())},
 		}...)
@@ -207,7 +211,14 @@ func (p *program) updateQueue(ctx context.Context, c *call) (err error) {
 	if patch.Labels, err = pairsFlag(c.Context, "label"); err != nil {
 		return err
 	}
-	mask, err := settingsMask(c, "retention", "dead_retention", "labels")
+	if patch.PriorityShares, err = readShares(c.Context); err != nil {
+		return err
+	}
+	fields := []string{"retention", "dead_retention", "labels"}
+	if patch.PriorityShares != nil {
+		fields = append(fields, "priority_shares")
+	}
+	mask, err := settingsMask(c, fields...)
 	if err != nil {
 		return err
 	}

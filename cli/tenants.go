@@ -17,7 +17,7 @@ func (p *program) tenantsCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			p.calling(cli.Command{
 				Name: "create", Usage: "store settings for a tenant that has none", ArgsUsage: "NAME",
-				Flags: append(pausedFlags(), settingsFlags()...),
+				Flags: append(append(pausedFlags(), weightFlag()), settingsFlags()...),
 			}, p.createTenant),
 			p.calling(cli.Command{Name: "get", Usage: "show a tenant's settings", ArgsUsage: "NAME"}, p.getTenant),
 			p.calling(cli.Command{
@@ -25,7 +25,7 @@ func (p *program) tenantsCommand() *cli.Command {
 			}, p.listTenants),
 			p.calling(cli.Command{
 				Name: "update", Usage: "change the named settings", ArgsUsage: "NAME",
-				Flags: append([]cli.Flag{expectedFlag(), clearFlag()}, settingsFlags()...),
+				Flags: append([]cli.Flag{expectedFlag(), clearFlag(), weightFlag()}, settingsFlags()...),
 			}, p.updateTenant),
 			p.calling(cli.Command{
 				Name: "pause", Usage: "let nothing of a tenant fire or be handed out", ArgsUsage: "NAME",
@@ -57,6 +57,7 @@ func (p *program) createTenant(ctx context.Context, c *call) (err error) {
 	if t.Labels, err = pairsFlag(c.Context, "label"); err != nil {
 		return err
 	}
+	t.Weight = uint32(c.Uint("weight"))
 	res, err := c.client.CreateTenant(ctx, &carillonv1.CreateTenantRequest{Tenant: t})
 	if err != nil {
 		return err
@@ -72,6 +73,7 @@ func (p *program) showTenant(c *call, t *carillonv1.Tenant, pending []uint32) er
 		}
 		return append(rows, [][]string{
 			{"deleting", fmt.Sprint(t.GetDeleting())}, {"retention", length(t.GetRetention())},
+			{"weight", fmt.Sprint(max(t.GetWeight(), 1))},
 			{"labels", orDash(pairsText(t.GetLabels()))}, {"version", fmt.Sprint(t.GetVersion())},
 			{"created", instant(t.GetCreateTime())}, {"updated", instant(t.GetUpdateTime())},
 		}...)
@@ -113,7 +115,10 @@ func (p *program) updateTenant(ctx context.Context, c *call) (err error) {
 	if patch.Labels, err = pairsFlag(c.Context, "label"); err != nil {
 		return err
 	}
-	mask, err := settingsMask(c, "retention", "labels")
+	if c.IsSet("weight") {
+		patch.Weight = new(uint32(c.Uint("weight")))
+	}
+	mask, err := settingsMask(c, "retention", "labels", "weight")
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,10 @@ const (
 
 	maxPriority     = 9
 	defaultPriority = 5
+	// maxShareWeight is dispatch's, too.
+	maxShareWeight      = 1_000
+	maxFloorPercent     = 10
+	defaultFloorPercent = 1
 
 	minAttempts     = 1
 	maxAttempts     = 1_000
@@ -166,6 +170,8 @@ var limitTable = []Limit{
 	{"lease", "`lease`, `extend`", "1 s to 24 h", "a job: 30 s; a claim: each job's own; a heartbeat: as granted", refused},
 	{"start_deadline", "`start_deadline`", "more than 0, at most 1 year", "never", refused},
 	{"retention", "`retention`, `dead_retention`", "1 h to 1 year", "the queue's, else the tenant's, else 3 days", refused},
+	{"shares", "`priority_shares.weights`, a tenant's `weight`", "1 to 1,000; of priorities ten or none", "priorities: 2, 3, 5, 7, 10, 15, 22, 33, 50, 75; a tenant: 1", refused},
+	{"floor", "`priority_shares.floor_percent`", "1 to 10; with `strict`", "1", refused},
 	{"batch_items", "`items`", "1 to 10,000 items", "", refused},
 	{"batch_bytes", "the message of a batch call", "at most 32 MiB", "", refused + " if its length was announced, else `resource_exhausted`"},
 	{"parts", "messages within a message, at any depth", "at most 200,000", "", refused},

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	storagev1 "github.com/carillon-scheduler/carillon/proto/carillon/storage/v1"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
@@ -101,7 +103,7 @@ func (s *server) updateQueue(ctx context.Context, req *carillonv1.UpdateQueueReq
 	values := v.queue(&carillonv1.Queue{
 		Name: defaultName, Paused: patch.GetPaused(), PauseReason: patch.GetPauseReason(), PausedBy: patch.GetPausedBy(),
 		PauseUntil: patch.PauseUntil, ResumeRule: patch.GetResumeRule(), Retention: patch.Retention,
-		DeadRetention: patch.DeadRetention, Labels: patch.Labels,
+		DeadRetention: patch.DeadRetention, Labels: patch.Labels, PriorityShares: patch.PriorityShares,
 	}, s.backend.NowMS())
 	if err := v.err(); err != nil {
 		return nil, err
@@ -117,6 +119,8 @@ func (s *server) updateQueue(ctx context.Context, req *carillonv1.UpdateQueueReq
 				q.DeadRetentionMs = values.DeadRetentionMs
 			case "labels":
 				q.Labels = values.Labels
+			case "priority_shares":
+				q.Shares = values.Shares
 			}
 		}
 		p := pausedOfQueue(q).patched(fields, pausedOfQueue(values), nowMS)
@@ -161,12 +165,13 @@ func (v *violations) queue(q *carillonv1.Queue, nowMS int64) *storagev1.QueueSet
 		RetentionMs:     v.duration("queue.retention", q.Retention, 0, minRetention, maxRetention),
 		DeadRetentionMs: v.duration("queue.dead_retention", q.DeadRetention, 0, minRetention, maxRetention),
 		Labels:          v.labels("queue.labels", q.Labels),
+		Shares:          v.shares("queue.priority_shares", q.PriorityShares),
 	}
 }
 
 func sameQueue(a, b *storagev1.QueueSettings) bool {
 	return a.Name == b.Name && a.Paused == b.Paused && a.PauseReason == b.PauseReason && samePause(a.Pause, b.Pause) && a.RetentionMs == b.RetentionMs &&
-		a.DeadRetentionMs == b.DeadRetentionMs && samePairs(a.Labels, b.Labels)
+		a.DeadRetentionMs == b.DeadRetentionMs && samePairs(a.Labels, b.Labels) && proto.Equal(a.Shares, b.Shares)
 }
 
 func samePairs(a, b []*storagev1.KeyValue) bool {
@@ -178,7 +183,7 @@ func (s *server) queueOf(q *storagev1.QueueSettings) *carillonv1.Queue {
 	out := &carillonv1.Queue{
 		Name: q.Name, Version: q.Version, Paused: p.paused, PauseReason: p.reason, Retention: optionalDuration(q.RetentionMs),
 		DeadRetention: optionalDuration(q.DeadRetentionMs), Labels: mapOf(q.Labels), CreateTime: optionalTime(q.CreatedMs),
-		UpdateTime: optionalTime(q.UpdatedMs),
+		UpdateTime: optionalTime(q.UpdatedMs), PriorityShares: sharesOf(q.Shares),
 	}
 	if p.paused {
 		out.PausedBy, out.PauseUntil = p.pause.GetBy(), optionalTime(p.pause.GetUntilMs())

@@ -74,7 +74,7 @@ func (s *server) updateTenant(ctx context.Context, req *carillonv1.UpdateTenantR
 	values := v.tenant(&carillonv1.Tenant{
 		Name: defaultName, Paused: patch.GetPaused(), PauseReason: patch.GetPauseReason(), PausedBy: patch.GetPausedBy(),
 		PauseUntil: patch.PauseUntil, ResumeRule: patch.GetResumeRule(), Retention: patch.Retention,
-		Labels: patch.Labels,
+		Labels: patch.Labels, Weight: patch.GetWeight(),
 	}, s.backend.NowMS())
 	if err := v.err(); err != nil {
 		return nil, err
@@ -88,6 +88,8 @@ func (s *server) updateTenant(ctx context.Context, req *carillonv1.UpdateTenantR
 				t.RetentionMs = values.RetentionMs
 			case "labels":
 				t.Labels = values.Labels
+			case "weight":
+				t.Weight = values.Weight
 			}
 		}
 		p := pausedOfTenant(t).patched(fields, pausedOfTenant(values), nowMS)
@@ -133,12 +135,13 @@ func (v *violations) tenant(t *carillonv1.Tenant, nowMS int64) *storagev1.Tenant
 		Pause:       v.pause("tenant.", t.PausedBy, "tenant.pause_until", t.PauseUntil, t.ResumeRule, nowMS),
 		RetentionMs: v.duration("tenant.retention", t.Retention, 0, minRetention, maxRetention),
 		Labels:      v.labels("tenant.labels", t.Labels),
+		Weight:      v.tenantWeight("tenant.weight", t.Weight),
 	}
 }
 
 func sameTenant(a, b *storagev1.TenantSettings) bool {
 	return a.Name == b.Name && a.Paused == b.Paused && a.PauseReason == b.PauseReason && samePause(a.Pause, b.Pause) && a.RetentionMs == b.RetentionMs &&
-		samePairs(a.Labels, b.Labels)
+		samePairs(a.Labels, b.Labels) && a.Weight == b.Weight
 }
 
 func (s *server) tenantOf(t *storagev1.TenantSettings) *carillonv1.Tenant {
@@ -146,7 +149,7 @@ func (s *server) tenantOf(t *storagev1.TenantSettings) *carillonv1.Tenant {
 	out := &carillonv1.Tenant{
 		Name: t.Name, Version: t.Version, Paused: p.paused, PauseReason: p.reason, Retention: optionalDuration(t.RetentionMs),
 		Labels: mapOf(t.Labels), CreateTime: optionalTime(t.CreatedMs),
-		Deleting: t.Deleting, UpdateTime: optionalTime(t.UpdatedMs),
+		Deleting: t.Deleting, UpdateTime: optionalTime(t.UpdatedMs), Weight: t.Weight,
 	}
 	if p.paused {
 		out.PausedBy, out.PauseUntil = p.pause.GetBy(), optionalTime(p.pause.GetUntilMs())

@@ -98,7 +98,7 @@ func (m *model) loadSome() {
 
 // drain leases everything: nothing may stay behind, in the rows or in memory.
 func (m *model) drain() {
-	m.d.setPauses(m.sh, pauses{})
+	m.d.setSettings(m.sh, settings{})
 	m.quiet = true
 	for round := 0; len(m.rows) > 0 || len(m.sh.queues) > 0 || len(m.flying) > 0; round++ {
 		if round == 2000 {
@@ -108,7 +108,7 @@ func (m *model) drain() {
 		m.d.mu.Lock()
 		for _, sq := range m.sh.queues {
 			if sq.mask != 0 {
-				m.flying = append(m.flying, m.d.take(sq.bands[sq.rank()], 20, nil))
+				m.flying = append(m.flying, m.take(sq, 20))
 			}
 		}
 		for len(m.flying) > 0 {
@@ -120,6 +120,14 @@ func (m *model) drain() {
 	if m.d.memory != 0 || len(m.d.queues) != 0 {
 		m.t.Fatalf("seed %d: drained, and yet %d in memory, queues %v", m.seed, m.d.memory, m.d.queues)
 	}
+}
+
+// take takes up to n turns of a shard's queue. Locked.
+func (m *model) take(sq *shardQueue, n int) (list []taken) {
+	for ; n > 0 && sq.mask != 0; n-- {
+		list = append(list, m.d.takeFirst(sq.bands[sq.queue.next(sq.mask)]))
+	}
+	return list
 }
 
 // change does one thing that an entry, a claim or an operator may do.
@@ -137,7 +145,7 @@ func (m *model) change() {
 		what = "a claim"
 		for _, sq := range m.sh.queues {
 			if sq.mask != 0 {
-				m.flying = append(m.flying, d.take(sq.bands[sq.rank()], 1+m.random.IntN(12), nil))
+				m.flying = append(m.flying, m.take(sq, 1+m.random.IntN(12)))
 			}
 		}
 	case n < 17 && len(m.flying) > 0:
@@ -151,11 +159,11 @@ func (m *model) change() {
 		d.readyRemoved(m.sh, []byte(key))
 	case n == 19 && (m.scanning || m.random.IntN(4) == 0):
 		what = "a pause or its end"
-		p := pauses{queues: map[string]bool{"q": m.random.IntN(3) == 0}, tenants: map[string]bool{}}
+		p := settings{queues: map[string]bool{"q": m.random.IntN(3) == 0}, tenants: map[string]bool{}}
 		if m.random.IntN(2) == 0 {
 			p.tenants["t1"] = true
 		}
-		d.setPauses(m.sh, p)
+		d.setSettings(m.sh, p)
 	}
 	d.mu.Unlock()
 	m.check(what)
@@ -257,6 +265,19 @@ func (m *model) check(after string) {
 }
 
 func (m *model) checkBand(after string, b *band) {
+	streams, offering := 0, 0
+	for name, t := range b.tenants {
+		streams += t.streams
+		if (t.at >= 0) != (len(t.offers) > 0) || t.at >= 0 && b.offers[t.at] != t || t.turns.name != name || t.streams == 0 {
+			m.t.Fatalf("seed %d, after %s: tenant %s is out of order", m.seed, after, name)
+		}
+		if t.at >= 0 {
+			offering++
+		}
+	}
+	if class := &b.sq.queue.classes[b.rank]; streams != len(b.streams) || class.active != min(1, offering) || class.refs != 0 {
+		m.t.Fatalf("seed %d, after %s: %d streams of tenants, %d of the band; class active %d", m.seed, after, streams, len(b.streams), class.active)
+	}
 	items, low := 0, 0
 	for prefix, s := range b.streams {
 		items += len(s.items)
@@ -264,7 +285,7 @@ func (m *model) checkBand(after string, b *band) {
 			low++
 		}
 		sorted := slices.IsSortedFunc(s.items, func(x, y item) int { return bytes.Compare(x.key, y.key) })
-		if prefix != s.prefix || !sorted || (s.at >= 0) != (len(s.items) > 0) || s.at >= 0 && b.offers[s.at] != s {
+		if prefix != s.prefix || !sorted || (s.at >= 0) != (len(s.items) > 0) || s.at >= 0 && s.tenant.offers[s.at] != s {
 			m.t.Fatalf("seed %d, after %s: stream %q is out of order", m.seed, after, prefix)
 		}
 		if n := len(s.items); s.more && n > 0 && bytes.Compare(s.items[n-1].key, s.from) >= 0 {

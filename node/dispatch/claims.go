@@ -3,7 +3,6 @@ package dispatch
 import (
 	"container/heap"
 	"container/list"
-	"math/bits"
 	"slices"
 )
 
@@ -95,46 +94,100 @@ func (h *heads) Pop() any {
 // fill picks for one poll until it lacks nothing or there is nothing to pick.
 func (pl *plan) fill(p *poll) {
 	for p.lacks() > 0 {
-		sq := pl.best(p)
-		if sq == nil {
+		s := pl.slice(p)
+		if s == nil {
 			return
 		}
-		r := pl.open(sq.shard)
+		r := pl.open(s.sq.shard)
 		c := r.claim(p)
 		had := len(c.taken)
-		n := min(p.lacks(), sliceLimit, roundLimit-r.rows)
-		c.taken = pl.d.take(sq.bands[sq.rank()], n, c.taken)
-		n = len(c.taken) - had
+		for n := min(p.lacks(), sliceLimit, roundLimit-r.rows); n > 0 && s.goesOn(); n-- {
+			c.taken = append(c.taken, pl.d.takeFirst(s.sq.bands[s.rank]))
+		}
+		n := len(c.taken) - had
 		r.rows += n
 		pl.d.reserve(p, n)
 	}
 }
 
-// best returns the shard's queue with the most urgent and then oldest head that the poll accepts, among the shards that
-// take part in this plan; nil if there is none.
-func (pl *plan) best(p *poll) (best *shardQueue) {
-	for _, q := range p.queues {
-		if q.exhausted == pl.number {
-			continue
-		}
-		for _, sq := range q.offers {
-			if (best == nil || sq.before(best)) && pl.mayOpen(sq.shard) {
-				best = sq
-			}
-		}
-	}
-	return best
+// slice is what a poll takes from one shard's queue before the other shards are looked at: in turn among what all of them
+// offer, but a little more of one shard than exact turns would, as each costs a command.
+type slice struct {
+	pl *plan
+	sq *shardQueue
+	// open are the bands with something to offer of the queue in all shards that take part in this plan; rank is whose turn it is.
+	open  uint16
+	rank  int
+	taken int
 }
 
-// rank is the most urgent band that has something to offer.
-func (sq *shardQueue) rank() int { return bits.TrailingZeros16(sq.mask) }
+// sliceLeast is after how many turns it is looked at whether another shard's tenant would be sooner.
+const sliceLeast = 16
 
-// before says whether sq's head comes before other's.
-func (sq *shardQueue) before(other *shardQueue) bool {
-	a, b := sq.rank(), other.rank()
-	if a != b {
-		return a < b
+// slice returns where the next turns are to be taken for a poll, nil if there is nothing for it.
+func (pl *plan) slice(p *poll) *slice {
+	var first *queue
+	var open uint16
+	for _, q := range p.queues {
+		if q.exhausted == pl.number || first != nil && first.turn.pass <= q.turn.pass {
+			continue
+		}
+		if mask := pl.offered(q); mask != 0 {
+			first, open = q, mask
+		}
 	}
-	x, y := sq.bands[a].offers[0].items[0].nominal, other.bands[b].offers[0].items[0].nominal
-	return x < y || x == y && sq.shard.id < other.shard.id
+	if first == nil {
+		return nil
+	}
+	s := &slice{pl: pl, open: open, rank: first.next(open)}
+	var next *tenantStreams
+	for _, sq := range first.offers {
+		if sq.mask&(1<<s.rank) == 0 || !pl.mayOpen(sq.shard) {
+			continue
+		}
+		if t := sq.bands[s.rank].offers.first(); next == nil || t.sooner(next) {
+			s.sq, next = sq, t
+		}
+	}
+	return s
+}
+
+// offered are the bands with something of a queue in the shards that take part in this plan.
+func (pl *plan) offered(q *queue) (mask uint16) {
+	for _, sq := range q.offers {
+		if pl.mayOpen(sq.shard) {
+			mask |= sq.mask
+		}
+	}
+	return mask
+}
+
+// goesOn says whether the next turn is taken here too, and of which rank. The first one always is.
+func (s *slice) goesOn() bool {
+	if s.taken++; s.taken == 1 {
+		return true
+	}
+	if s.sq.mask == 0 {
+		return false
+	}
+	if s.rank = s.sq.queue.next(s.open | s.sq.mask); s.sq.mask&(1<<s.rank) == 0 {
+		return false
+	}
+	return s.taken%sliceLeast != 1 || !s.overtaken()
+}
+
+// overtaken says whether another shard's next tenant would be sooner.
+func (s *slice) overtaken() bool {
+	next := s.sq.bands[s.rank].offers.first().turns
+	return slices.ContainsFunc(s.sq.queue.offers, func(sq *shardQueue) bool {
+		return sq != s.sq && sq.mask&(1<<s.rank) != 0 && s.pl.mayOpen(sq.shard) && sq.bands[s.rank].offers.first().turns.pass < next.pass
+	})
+}
+
+// sooner says whether t's turn comes before other's; with equal passes, or one tenant in two shards, the older first.
+func (t *tenantStreams) sooner(other *tenantStreams) bool {
+	if t.turns.pass != other.turns.pass {
+		return t.turns.pass < other.turns.pass
+	}
+	return t.offers.first().oldest().before(other.offers.first().oldest())
 }

@@ -46,8 +46,8 @@ func (d *Dispatcher) becomeReady(t testing.TB, shard uint32, queue string, nomin
 	d.readyAdded(d.shards[shard], ref)
 }
 
-// TestPollsAreServedInTheOrderInWhichTheyCame, whatever queues they name: each takes from where the oldest is that it
-// accepts of what those before it have left.
+// TestPollsAreServedInTheOrderInWhichTheyCame, whatever queues they name: each takes from the queue that has had the fewest
+// turns, where the oldest is of what those before it have left.
 func TestPollsAreServedInTheOrderInWhichTheyCame(t *testing.T) {
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 5))
@@ -66,16 +66,21 @@ func TestPollsAreServedInTheOrderInWhichTheyCame(t *testing.T) {
 			ready[at] = append(ready[at], nominal)
 			d.becomeReady(t, at.shard, at.queue, nominal)
 		}
-		want := map[string][]int64{}
+		want, turns := map[string][]int64{}, map[string]int{}
 		for i := range random.IntN(25) {
 			random.Shuffle(len(queues), func(i, k int) { queues[i], queues[k] = queues[k], queues[i] })
 			claim, most, names := fmt.Sprint("c", i), 1+random.IntN(4), queues[:1+random.IntN(len(queues))]
 			d.arrive(t, claim, most, names...)
 			for most > 0 {
 				var oldest place
-				for at, list := range ready {
-					if slices.Contains(names, at.queue) && len(list) > 0 && (oldest.queue == "" || list[0] < ready[oldest][0]) {
-						oldest = at
+				for _, name := range slices.Sorted(slices.Values(names)) {
+					if oldest.queue != "" && turns[oldest.queue] <= turns[name] {
+						continue
+					}
+					for at, list := range ready {
+						if at.queue == name && len(list) > 0 && (oldest.queue != name || list[0] < ready[oldest][0]) {
+							oldest = at
+						}
 					}
 				}
 				if oldest.queue == "" {
@@ -84,6 +89,7 @@ func TestPollsAreServedInTheOrderInWhichTheyCame(t *testing.T) {
 				n := min(most, len(ready[oldest]))
 				want[claim] = append(want[claim], ready[oldest][:n]...)
 				ready[oldest] = ready[oldest][n:]
+				turns[oldest.queue] += n
 				most -= n
 			}
 			slices.Sort(want[claim])

@@ -29,6 +29,10 @@ type Dispatcher struct {
 	shards map[uint32]*shard
 	led    []*shard
 	queues map[string]*queue
+	// turns is the account above the queues'. weights are the tenants' that are not 1, shares the queues' that are not the default.
+	turns   account
+	weights map[string]uint32
+	shares  map[string]Shares
 	// polls that are not settled yet, by claim id.
 	polls   map[string]*poll
 	pollSeq uint64

@@ -122,25 +122,35 @@ func (d *Dispatcher) isDropped(sh *shard) bool {
 	return sh.dropped
 }
 
-// loadSettings reads which queues and tenants are paused.
+// loadSettings reads what is said of queues and tenants.
 func (d *Dispatcher) loadSettings(sh *shard) error {
 	rows := d.host.Rows(sh.id)
-	paused := pauses{queues: map[string]bool{}, tenants: map[string]bool{}}
+	said := settings{queues: map[string]bool{}, tenants: map[string]bool{}, shares: map[string]Shares{}, weights: map[string]uint32{}}
 	var err error
 	scanSettings(rows, fsm.QueueKey(""), func(value []byte) {
 		var s storagev1.QueueSettings
 		if e := s.UnmarshalVT(value); e != nil {
 			err = e
-		} else if fsm.QueuePaused(&s) {
-			paused.queues[s.Name] = true
+			return
+		}
+		if fsm.QueuePaused(&s) {
+			said.queues[s.Name] = true
+		}
+		if shares, ok := sharesFrom(s.Shares); ok && !s.Deleted {
+			said.shares[s.Name] = shares
 		}
 	})
 	scanSettings(rows, fsm.TenantKey(""), func(value []byte) {
 		var s storagev1.TenantSettings
 		if e := s.UnmarshalVT(value); e != nil {
 			err = e
-		} else if fsm.TenantPaused(&s) {
-			paused.tenants[s.Name] = true
+			return
+		}
+		if fsm.TenantPaused(&s) {
+			said.tenants[s.Name] = true
+		}
+		if s.Weight > 1 && !s.Deleted {
+			said.weights[s.Name] = s.Weight
 		}
 	})
 	if err == nil {
@@ -152,7 +162,7 @@ func (d *Dispatcher) loadSettings(sh *shard) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !sh.dropped {
-		d.setPauses(sh, paused)
+		d.setSettings(sh, said)
 		signal(d.wakePlanner)
 	}
 	return nil

@@ -205,7 +205,7 @@ func (pl *plan) advance(sh *shard) {
 	waiting := 0
 	for _, c := range t.due {
 		sq := sh.queues[c.queue.name]
-		if sq != nil && (sq.paused || !sq.empty()) || sh.paused.queues[c.queue.name] {
+		if sq != nil && (sq.paused || !sq.empty()) || sh.settings.queues[c.queue.name] {
 			continue
 		}
 		left := adv.demand(c, limit-adv.total)

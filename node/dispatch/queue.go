@@ -8,6 +8,11 @@ import (
 // queue is a queue as the whole node sees it. It lives while something refers to it. Guarded by Dispatcher.mu.
 type queue struct {
 	name string
+	// turn is its account among the queues; classes are those of its priorities, by urgency; turns counts all that were taken.
+	turn    account
+	classes [priorities]class
+	shares  Shares
+	turns   uint64
 	// refs counts polls, timers in wheels, shards' queues and other nodes' interests that refer to it.
 	refs int
 	// hungry are the waiting polls that may take more, first come first.
@@ -35,7 +40,11 @@ type queue struct {
 func (d *Dispatcher) refer(name string) *queue {
 	q := d.queues[name]
 	if q == nil {
-		q = &queue{name: name}
+		q = &queue{name: name, turn: account{parent: &d.turns, step: turnCost}}
+		for rank := range q.classes {
+			q.classes[rank].parent = &q.turn
+		}
+		q.setShares(d.sharesOf(name))
 		d.queues[name] = q
 	}
 	q.refs++
@@ -68,6 +77,7 @@ func (d *Dispatcher) offer(sq *shardQueue) {
 	case has && sq.offeredAt < 0:
 		sq.offeredAt = len(q.offers)
 		q.offers = append(q.offers, sq)
+		q.turn.enter()
 		d.heat(q)
 	case !has && sq.offeredAt >= 0:
 		last := q.offers[len(q.offers)-1]
@@ -76,6 +86,7 @@ func (d *Dispatcher) offer(sq *shardQueue) {
 		q.offers[len(q.offers)-1] = nil
 		q.offers = q.offers[:len(q.offers)-1]
 		sq.offeredAt = -1
+		q.turn.leave()
 	}
 }
 

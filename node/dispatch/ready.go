@@ -34,9 +34,10 @@ type band struct {
 	sq     *shardQueue
 	rank   int
 	prefix []byte
-	// streams by prefix; offers is a heap of those with a key, the oldest nominal first.
+	// streams by prefix, and by tenant; offers is a heap of the tenants with a key.
 	streams map[string]*stream
-	offers  streamHeap
+	tenants map[string]*tenantStreams
+	offers  turnHeap[*tenantStreams]
 
 	unseen     bool
 	unseenFrom []byte
@@ -139,13 +140,13 @@ func (d *Dispatcher) readyRemoved(sh *shard, key []byte) {
 func (d *Dispatcher) band(sh *shard, name string, priority uint32) *band {
 	sq := sh.queues[name]
 	if sq == nil {
-		sq = &shardQueue{shard: sh, queue: d.refer(name), offeredAt: -1, paused: sh.paused.queues[name]}
+		sq = &shardQueue{shard: sh, queue: d.refer(name), offeredAt: -1, paused: sh.settings.queues[name]}
 		sh.queues[name] = sq
 	}
 	rank := rankOf(priority)
 	if sq.bands[rank] == nil {
 		prefix := fsm.ReadyPriorityPrefix(name, priority)
-		sq.bands[rank] = &band{sq: sq, rank: rank, prefix: prefix, sweepAt: prefix, streams: map[string]*stream{}}
+		sq.bands[rank] = &band{sq: sq, rank: rank, prefix: prefix, sweepAt: prefix, streams: map[string]*stream{}, tenants: map[string]*tenantStreams{}}
 		d.memory++
 	}
 	return sq.bands[rank]
@@ -197,7 +198,7 @@ func (d *Dispatcher) insert(b *band, e entry) {
 func (b *band) hides(prefix []byte) bool { return b.unseen && bytes.Compare(prefix, b.unseenFrom) >= 0 }
 
 // pauses says whether a tenant's executions are left out. Locked.
-func (b *band) pauses(tenant string) bool { return b.sq.shard.paused.tenants[tenant] }
+func (b *band) pauses(tenant string) bool { return b.sq.shard.settings.tenants[tenant] }
 
 // unsee notes that streams at or behind prefix may be unknown. Locked.
 func (b *band) unsee(prefix []byte) {
@@ -245,7 +246,7 @@ func (d *Dispatcher) account(b *band, n int) {
 // settleBand drops a band, and its shard's queue, of which nothing is left. Locked.
 func (d *Dispatcher) settleBand(b *band) {
 	sq := b.sq
-	if b.unseen || len(b.streams) > 0 || b.inflight > 0 || b.loading || b.queued || len(sq.shard.paused.tenants) > 0 {
+	if b.unseen || len(b.streams) > 0 || b.inflight > 0 || b.loading || b.queued || len(sq.shard.settings.tenants) > 0 {
 		return
 	}
 	if sq.bands[b.rank] != b {
@@ -272,17 +273,16 @@ func (sq *shardQueue) empty() bool {
 	return true
 }
 
-// take removes up to n keys from the band, the oldest of the streams' first keys first. Locked.
-func (d *Dispatcher) take(b *band, n int, taken []taken) []taken {
-	for ; n > 0 && len(b.offers) > 0; n-- {
-		s := b.offers[0]
-		taken = append(taken, takenKey(b, s))
-		s.items = s.items[1:]
-		d.account(b, -1)
-		b.inflight++
-		d.settleStream(b, s)
-	}
-	return taken
+// takeFirst removes the key whose turn it is; there must be one. Locked.
+func (d *Dispatcher) takeFirst(b *band) taken {
+	s := b.offers.first().offers.first()
+	b.charge(s)
+	t := takenKey(b, s)
+	s.items = s.items[1:]
+	d.account(b, -1)
+	b.inflight++
+	d.settleStream(b, s)
+	return t
 }
 
 // taken is a key in a claim under way.
@@ -292,5 +292,5 @@ type taken struct {
 }
 
 func takenKey(b *band, s *stream) taken {
-	return taken{b, entry{s.items[0], len(s.prefix), s.tenant}}
+	return taken{b, entry{s.items[0], len(s.prefix), s.tenant.name}}
 }

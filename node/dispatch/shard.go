@@ -26,7 +26,7 @@ type shard struct {
 	// discovered: all bands that have rows are known. Before that, what becomes ready is remembered in missed.
 	discovered bool
 	missed     missed[fsm.ReadyRef]
-	paused     pauses
+	settings   settings
 
 	// claims are the fencing numbers of live leases by claim id, ascending.
 	claims map[string][]uint64
@@ -44,10 +44,12 @@ type shard struct {
 	releases []*storagev1.Completion
 }
 
-// pauses are the paused queues and tenants, as the shard's settings rows say.
-type pauses struct {
-	queues  map[string]bool
-	tenants map[string]bool
+// settings are what the shard's settings rows say of queues and tenants: which are paused, and who shares turns otherwise than
+// by default.
+type settings struct {
+	queues, tenants map[string]bool
+	shares          map[string]Shares
+	weights         map[string]uint32
 }
 
 func newShard(id uint32, term uint64, nowMS, horizonMS int64) *shard {

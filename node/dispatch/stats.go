@@ -89,11 +89,15 @@ func (sq *shardQueue) addTo(s QueueStats) QueueStats {
 // oldest is the earliest nominal time of the keys in memory, 0 if there are none. Locked.
 func (sq *shardQueue) oldest() (ms int64) {
 	for _, b := range sq.bands {
-		if b == nil || len(b.offers) == 0 {
+		if b == nil {
 			continue
 		}
-		if nominal := b.offers[0].items[0].nominal; ms == 0 || nominal < ms {
-			ms = nominal
+		for _, t := range b.offers {
+			for _, s := range t.offers {
+				if nominal := s.items[0].nominal; ms == 0 || nominal < ms {
+					ms = nominal
+				}
+			}
 		}
 	}
 	return ms

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"bytes"
-	"container/heap"
 	"slices"
 )
 
@@ -16,10 +15,12 @@ const (
 // stream is a band's ready executions of one tenant and fairness key, in order of nominal time.
 type stream struct {
 	prefix string
-	tenant string
-	items  []item
-	// at is its place in the heap, -1 if it is not there.
-	at int
+	tenant *tenantStreams
+	// key is the account of the fairness key.
+	key   *account
+	items []item
+	// place is its own among the tenant's offers.
+	place
 	// more: rows at or behind from are not in memory.
 	more bool
 	from []byte
@@ -31,7 +32,14 @@ type stream struct {
 
 // newStream adds an empty stream of which nothing is left in rows. Locked.
 func (d *Dispatcher) newStream(b *band, tenant, prefix string) *stream {
-	s := &stream{prefix: prefix, tenant: tenant, at: -1}
+	t := b.tenants[tenant]
+	if t == nil {
+		t = &tenantStreams{name: tenant, turns: b.sq.queue.classes[b.rank].child(tenant, d.weights[tenant]), place: place{at: -1}}
+		b.tenants[tenant] = t
+	}
+	t.streams++
+	key := prefix[len(b.prefix)+len(tenant)+1 : len(prefix)-1]
+	s := &stream{prefix: prefix, tenant: t, key: t.turns.child(key, 1), place: place{at: -1}}
 	b.streams[prefix] = s
 	d.memory++
 	return s
@@ -68,14 +76,8 @@ func (d *Dispatcher) distrust(b *band, e entry) {
 
 // settleStream puts the stream where it belongs after its keys or bounds changed. Locked.
 func (d *Dispatcher) settleStream(b *band, s *stream) {
-	switch {
-	case len(s.items) == 0 && s.at >= 0:
-		heap.Remove(&b.offers, s.at)
-	case len(s.items) > 0 && s.at < 0:
-		heap.Push(&b.offers, s)
-	case len(s.items) > 0:
-		heap.Fix(&b.offers, s.at)
-	}
+	s.tenant.offers.settle(s, len(s.items) == 0)
+	b.offers.settle(s.tenant, len(s.tenant.offers) == 0)
 	low := s.more && len(s.items) <= streamLow
 	if low != s.low {
 		s.low = low
@@ -92,8 +94,7 @@ func (d *Dispatcher) settleStream(b *band, s *stream) {
 	if len(b.offers) > 0 {
 		mask |= 1 << b.rank
 	}
-	b.sq.mask = mask
-	d.offer(b.sq)
+	d.setMask(b.sq, mask)
 	d.wantLoad(b)
 }
 
@@ -107,7 +108,27 @@ func (d *Dispatcher) forgetStream(b *band, s *stream) {
 		b.low--
 	}
 	delete(b.streams, s.prefix)
+	b.unlink(s)
 	d.memory--
+}
+
+// unlink gives a stream's accounts back, and its tenant's with its last one. Locked.
+func (b *band) unlink(s *stream) {
+	t := s.tenant
+	s.key.unrefer()
+	if t.streams--; t.streams == 0 {
+		delete(b.tenants, t.name)
+		t.turns.unrefer()
+	}
+}
+
+// unlinkAll takes all streams out of the accounts. Locked.
+func (b *band) unlinkAll() {
+	for _, s := range b.streams {
+		s.tenant.offers.settle(s, true)
+		b.offers.settle(s.tenant, len(s.tenant.offers) == 0)
+		b.unlink(s)
+	}
 }
 
 // find returns the place of key among the stream's keys, or where it would be.
@@ -116,30 +137,4 @@ func (s *stream) find(key []byte) (at int, ok bool) {
 		return n, false
 	}
 	return slices.BinarySearchFunc(s.items, key, func(i item, key []byte) int { return bytes.Compare(i.key, key) })
-}
-
-// streamHeap orders streams by the nominal time of their first key, then by prefix.
-type streamHeap []*stream
-
-func (h streamHeap) Len() int { return len(h) }
-func (h streamHeap) Less(i, j int) bool {
-	a, b := h[i].items[0].nominal, h[j].items[0].nominal
-	return a < b || a == b && h[i].prefix < h[j].prefix
-}
-func (h streamHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].at, h[j].at = i, j
-}
-func (h *streamHeap) Push(x any) {
-	s := x.(*stream)
-	s.at = len(*h)
-	*h = append(*h, s)
-}
-func (h *streamHeap) Pop() any {
-	old := *h
-	s := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	s.at = -1
-	return s
 }

@@ -265,7 +265,7 @@ func (d *Dispatcher) concludeSweep(b *band, s *sweep) {
 
 // recount makes the depth exact if all of the band is in memory. Locked.
 func (d *Dispatcher) recount(b *band) {
-	if b.unseen || len(b.sq.shard.paused.tenants) > 0 {
+	if b.unseen || len(b.sq.shard.settings.tenants) > 0 {
 		return
 	}
 	for _, s := range b.streams {
@@ -288,10 +288,12 @@ func (d *Dispatcher) wantLoad(b *band) {
 	}
 }
 
-// setPauses puts a shard's settings into force: what is paused leaves memory, what is no longer is loaded. Locked.
-func (d *Dispatcher) setPauses(sh *shard, p pauses) {
-	before := sh.paused
-	sh.paused = p
+// setSettings puts a shard's settings into force: what is paused leaves memory, what is no longer is loaded. Of shares, which
+// are the node's, the last shard's that was read count: all get the same. Locked.
+func (d *Dispatcher) setSettings(sh *shard, p settings) {
+	before := sh.settings
+	sh.settings = p
+	d.shareTurns(p.shares, p.weights)
 	tenants := !maps.Equal(before.tenants, p.tenants)
 	for name, sq := range sh.queues {
 		queue := p.queues[name] != sq.paused
@@ -311,11 +313,11 @@ func (d *Dispatcher) setPauses(sh *shard, p pauses) {
 func (d *Dispatcher) resetBand(b *band) {
 	d.memory -= len(b.streams)
 	d.account(b, -b.items)
-	b.streams, b.offers, b.low = map[string]*stream{}, nil, 0
+	b.unlinkAll()
+	b.streams, b.low = map[string]*stream{}, 0
 	b.unsee(b.prefix)
 	b.resets++
-	b.sq.mask &^= 1 << b.rank
-	d.offer(b.sq)
+	d.setMask(b.sq, b.sq.mask&^(1<<b.rank))
 	d.wantLoad(b)
 }
 
@@ -325,9 +327,9 @@ func (d *Dispatcher) forgetQueue(sq *shardQueue) {
 		if b != nil {
 			d.memory -= len(b.streams) + 1
 			d.account(b, -b.items)
+			b.unlinkAll()
 		}
 	}
-	sq.mask = 0
-	d.offer(sq)
+	d.setMask(sq, 0)
 	d.unrefer(sq.queue, 1)
 }

@@ -54,9 +54,11 @@ type Queue struct {
 	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
 	// What becomes of the occurrences of recurring jobs that fall due while it is paused: skip them all, run the latest of
 	// each job, run all. Unspecified: as each job's catch_up says. One-shots go by their catch_up, what is ready runs.
-	ResumeRule    CatchUp `protobuf:"varint,13,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ResumeRule CatchUp `protobuf:"varint,13,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
+	// How its priorities share its workers while more than one has something ready. Unset: by the default weights.
+	PriorityShares *PriorityShares `protobuf:"bytes,14,opt,name=priority_shares,json=priorityShares,proto3" json:"priority_shares,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Queue) Reset() {
@@ -180,6 +182,80 @@ func (x *Queue) GetResumeRule() CatchUp {
 	return CatchUp_CATCH_UP_UNSPECIFIED
 }
 
+func (x *Queue) GetPriorityShares() *PriorityShares {
+	if x != nil {
+		return x.PriorityShares
+	}
+	return nil
+}
+
+// PriorityShares is how the priorities of a queue share the turns in which its ready executions are handed out. One that
+// has nothing ready leaves its share to the others, and saves nothing up.
+type PriorityShares struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The weights of priorities 0 to 9: each has its weight's part of the sum of the weights of those that wait. Ten numbers of
+	// 1 to 1,000, or none: 2, 3, 5, 7, 10, 15, 22, 33, 50, 75, where each has about one and a half times the share of the one below.
+	Weights []uint32 `protobuf:"varint,1,rep,packed,name=weights,proto3" json:"weights,omitempty"`
+	// The highest priority that has something ready goes first, and weights are not to be given. Each lower one that waits
+	// has floor_percent of the turns all the same.
+	Strict bool `protobuf:"varint,2,opt,name=strict,proto3" json:"strict,omitempty"`
+	// 1 to 10 percent; 0: 1. Only with strict.
+	FloorPercent  uint32 `protobuf:"varint,3,opt,name=floor_percent,json=floorPercent,proto3" json:"floor_percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PriorityShares) Reset() {
+	*x = PriorityShares{}
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PriorityShares) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PriorityShares) ProtoMessage() {}
+
+func (x *PriorityShares) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PriorityShares.ProtoReflect.Descriptor instead.
+func (*PriorityShares) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PriorityShares) GetWeights() []uint32 {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
+func (x *PriorityShares) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
+func (x *PriorityShares) GetFloorPercent() uint32 {
+	if x != nil {
+		return x.FloorPercent
+	}
+	return 0
+}
+
 // QueueBacklog is what waits in a queue.
 type QueueBacklog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -198,7 +274,7 @@ type QueueBacklog struct {
 
 func (x *QueueBacklog) Reset() {
 	*x = QueueBacklog{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[1]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -210,7 +286,7 @@ func (x *QueueBacklog) String() string {
 func (*QueueBacklog) ProtoMessage() {}
 
 func (x *QueueBacklog) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[1]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -223,7 +299,7 @@ func (x *QueueBacklog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueBacklog.ProtoReflect.Descriptor instead.
 func (*QueueBacklog) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{1}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *QueueBacklog) GetReady() uint64 {
@@ -273,14 +349,16 @@ type QueuePatch struct {
 	// When it resumes by itself.
 	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
 	// What becomes of what fell due meanwhile; with a resume, in place of the rule that the pause named.
-	ResumeRule    *CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp,oneof" json:"resume_rule,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ResumeRule *CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp,oneof" json:"resume_rule,omitempty"`
+	// How the priorities share the workers; named in update_mask but unset: the default.
+	PriorityShares *PriorityShares `protobuf:"bytes,9,opt,name=priority_shares,json=priorityShares,proto3" json:"priority_shares,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *QueuePatch) Reset() {
 	*x = QueuePatch{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[2]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -292,7 +370,7 @@ func (x *QueuePatch) String() string {
 func (*QueuePatch) ProtoMessage() {}
 
 func (x *QueuePatch) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[2]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -305,7 +383,7 @@ func (x *QueuePatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePatch.ProtoReflect.Descriptor instead.
 func (*QueuePatch) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{2}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *QueuePatch) GetPaused() bool {
@@ -364,6 +442,13 @@ func (x *QueuePatch) GetResumeRule() CatchUp {
 	return CatchUp_CATCH_UP_UNSPECIFIED
 }
 
+func (x *QueuePatch) GetPriorityShares() *PriorityShares {
+	if x != nil {
+		return x.PriorityShares
+	}
+	return nil
+}
+
 // CreateQueueRequest is a queue to create.
 type CreateQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -375,7 +460,7 @@ type CreateQueueRequest struct {
 
 func (x *CreateQueueRequest) Reset() {
 	*x = CreateQueueRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[3]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +472,7 @@ func (x *CreateQueueRequest) String() string {
 func (*CreateQueueRequest) ProtoMessage() {}
 
 func (x *CreateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[3]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,7 +485,7 @@ func (x *CreateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateQueueRequest.ProtoReflect.Descriptor instead.
 func (*CreateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{3}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateQueueRequest) GetQueue() *Queue {
@@ -423,7 +508,7 @@ type CreateQueueResponse struct {
 
 func (x *CreateQueueResponse) Reset() {
 	*x = CreateQueueResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[4]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -435,7 +520,7 @@ func (x *CreateQueueResponse) String() string {
 func (*CreateQueueResponse) ProtoMessage() {}
 
 func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[4]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -448,7 +533,7 @@ func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateQueueResponse.ProtoReflect.Descriptor instead.
 func (*CreateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{4}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateQueueResponse) GetQueue() *Queue {
@@ -478,7 +563,7 @@ type GetQueueRequest struct {
 
 func (x *GetQueueRequest) Reset() {
 	*x = GetQueueRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[5]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +575,7 @@ func (x *GetQueueRequest) String() string {
 func (*GetQueueRequest) ProtoMessage() {}
 
 func (x *GetQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[5]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +588,7 @@ func (x *GetQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{5}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetQueueRequest) GetName() string {
@@ -531,7 +616,7 @@ type GetQueueResponse struct {
 
 func (x *GetQueueResponse) Reset() {
 	*x = GetQueueResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[6]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -543,7 +628,7 @@ func (x *GetQueueResponse) String() string {
 func (*GetQueueResponse) ProtoMessage() {}
 
 func (x *GetQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[6]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -556,7 +641,7 @@ func (x *GetQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{6}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetQueueResponse) GetQueue() *Queue {
@@ -581,7 +666,7 @@ type ListQueuesRequest struct {
 
 func (x *ListQueuesRequest) Reset() {
 	*x = ListQueuesRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[7]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +678,7 @@ func (x *ListQueuesRequest) String() string {
 func (*ListQueuesRequest) ProtoMessage() {}
 
 func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[7]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +691,7 @@ func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
 func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{7}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListQueuesRequest) GetPageSize() int32 {
@@ -643,7 +728,7 @@ type ListQueuesResponse struct {
 
 func (x *ListQueuesResponse) Reset() {
 	*x = ListQueuesResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[8]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -655,7 +740,7 @@ func (x *ListQueuesResponse) String() string {
 func (*ListQueuesResponse) ProtoMessage() {}
 
 func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[8]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -668,7 +753,7 @@ func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{8}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListQueuesResponse) GetQueues() []*Queue {
@@ -703,7 +788,7 @@ type UpdateQueueRequest struct {
 
 func (x *UpdateQueueRequest) Reset() {
 	*x = UpdateQueueRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[9]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +800,7 @@ func (x *UpdateQueueRequest) String() string {
 func (*UpdateQueueRequest) ProtoMessage() {}
 
 func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[9]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +813,7 @@ func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueRequest.ProtoReflect.Descriptor instead.
 func (*UpdateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{9}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UpdateQueueRequest) GetName() string {
@@ -772,7 +857,7 @@ type UpdateQueueResponse struct {
 
 func (x *UpdateQueueResponse) Reset() {
 	*x = UpdateQueueResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[10]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +869,7 @@ func (x *UpdateQueueResponse) String() string {
 func (*UpdateQueueResponse) ProtoMessage() {}
 
 func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[10]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +882,7 @@ func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueResponse.ProtoReflect.Descriptor instead.
 func (*UpdateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{10}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateQueueResponse) GetQueue() *Queue {
@@ -827,7 +912,7 @@ type DeleteQueueRequest struct {
 
 func (x *DeleteQueueRequest) Reset() {
 	*x = DeleteQueueRequest{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[11]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +924,7 @@ func (x *DeleteQueueRequest) String() string {
 func (*DeleteQueueRequest) ProtoMessage() {}
 
 func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[11]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +937,7 @@ func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
 func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{11}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteQueueRequest) GetName() string {
@@ -880,7 +965,7 @@ type DeleteQueueResponse struct {
 
 func (x *DeleteQueueResponse) Reset() {
 	*x = DeleteQueueResponse{}
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[12]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +977,7 @@ func (x *DeleteQueueResponse) String() string {
 func (*DeleteQueueResponse) ProtoMessage() {}
 
 func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_queue_service_proto_msgTypes[12]
+	mi := &file_carillon_v1_queue_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +990,7 @@ func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
 func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{12}
+	return file_carillon_v1_queue_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteQueueResponse) GetPendingShards() []uint32 {
@@ -919,7 +1004,7 @@ var File_carillon_v1_queue_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcarillon/v1/queue_service.proto\x12\vcarillon.v1\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x05\n" +
+	"\x1fcarillon/v1/queue_service.proto\x12\vcarillon.v1\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe4\x05\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -938,15 +1023,20 @@ const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\vpause_until\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"pauseUntil\x125\n" +
 	"\vresume_rule\x18\r \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
-	"resumeRule\x1a9\n" +
+	"resumeRule\x12D\n" +
+	"\x0fpriority_shares\x18\x0e \x01(\v2\x1b.carillon.v1.PrioritySharesR\x0epriorityShares\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb7\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"g\n" +
+	"\x0ePriorityShares\x12\x18\n" +
+	"\aweights\x18\x01 \x03(\rR\aweights\x12\x16\n" +
+	"\x06strict\x18\x02 \x01(\bR\x06strict\x12#\n" +
+	"\rfloor_percent\x18\x03 \x01(\rR\ffloorPercent\"\xb7\x01\n" +
 	"\fQueueBacklog\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\x04R\x05ready\x12\"\n" +
 	"\rready_is_more\x18\x02 \x01(\bR\vreadyIsMore\x12F\n" +
 	"\x11oldest_ready_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0foldestReadyTime\x12%\n" +
-	"\x0ewaiting_claims\x18\x04 \x01(\rR\rwaitingClaims\"\x99\x04\n" +
+	"\x0ewaiting_claims\x18\x04 \x01(\rR\rwaitingClaims\"\xdf\x04\n" +
 	"\n" +
 	"QueuePatch\x12\x1b\n" +
 	"\x06paused\x18\x01 \x01(\bH\x00R\x06paused\x88\x01\x01\x12&\n" +
@@ -958,7 +1048,8 @@ const file_carillon_v1_queue_service_proto_rawDesc = "" +
 	"\vpause_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"pauseUntil\x12:\n" +
 	"\vresume_rule\x18\b \x01(\x0e2\x14.carillon.v1.CatchUpH\x03R\n" +
-	"resumeRule\x88\x01\x01\x1a9\n" +
+	"resumeRule\x88\x01\x01\x12D\n" +
+	"\x0fpriority_shares\x18\t \x01(\v2\x1b.carillon.v1.PrioritySharesR\x0epriorityShares\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
@@ -1021,65 +1112,68 @@ func file_carillon_v1_queue_service_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_queue_service_proto_rawDescData
 }
 
-var file_carillon_v1_queue_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_carillon_v1_queue_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_carillon_v1_queue_service_proto_goTypes = []any{
 	(*Queue)(nil),                 // 0: carillon.v1.Queue
-	(*QueueBacklog)(nil),          // 1: carillon.v1.QueueBacklog
-	(*QueuePatch)(nil),            // 2: carillon.v1.QueuePatch
-	(*CreateQueueRequest)(nil),    // 3: carillon.v1.CreateQueueRequest
-	(*CreateQueueResponse)(nil),   // 4: carillon.v1.CreateQueueResponse
-	(*GetQueueRequest)(nil),       // 5: carillon.v1.GetQueueRequest
-	(*GetQueueResponse)(nil),      // 6: carillon.v1.GetQueueResponse
-	(*ListQueuesRequest)(nil),     // 7: carillon.v1.ListQueuesRequest
-	(*ListQueuesResponse)(nil),    // 8: carillon.v1.ListQueuesResponse
-	(*UpdateQueueRequest)(nil),    // 9: carillon.v1.UpdateQueueRequest
-	(*UpdateQueueResponse)(nil),   // 10: carillon.v1.UpdateQueueResponse
-	(*DeleteQueueRequest)(nil),    // 11: carillon.v1.DeleteQueueRequest
-	(*DeleteQueueResponse)(nil),   // 12: carillon.v1.DeleteQueueResponse
-	nil,                           // 13: carillon.v1.Queue.LabelsEntry
-	nil,                           // 14: carillon.v1.QueuePatch.LabelsEntry
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(CatchUp)(0),                  // 17: carillon.v1.CatchUp
-	(*fieldmaskpb.FieldMask)(nil), // 18: google.protobuf.FieldMask
+	(*PriorityShares)(nil),        // 1: carillon.v1.PriorityShares
+	(*QueueBacklog)(nil),          // 2: carillon.v1.QueueBacklog
+	(*QueuePatch)(nil),            // 3: carillon.v1.QueuePatch
+	(*CreateQueueRequest)(nil),    // 4: carillon.v1.CreateQueueRequest
+	(*CreateQueueResponse)(nil),   // 5: carillon.v1.CreateQueueResponse
+	(*GetQueueRequest)(nil),       // 6: carillon.v1.GetQueueRequest
+	(*GetQueueResponse)(nil),      // 7: carillon.v1.GetQueueResponse
+	(*ListQueuesRequest)(nil),     // 8: carillon.v1.ListQueuesRequest
+	(*ListQueuesResponse)(nil),    // 9: carillon.v1.ListQueuesResponse
+	(*UpdateQueueRequest)(nil),    // 10: carillon.v1.UpdateQueueRequest
+	(*UpdateQueueResponse)(nil),   // 11: carillon.v1.UpdateQueueResponse
+	(*DeleteQueueRequest)(nil),    // 12: carillon.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),   // 13: carillon.v1.DeleteQueueResponse
+	nil,                           // 14: carillon.v1.Queue.LabelsEntry
+	nil,                           // 15: carillon.v1.QueuePatch.LabelsEntry
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(CatchUp)(0),                  // 18: carillon.v1.CatchUp
+	(*fieldmaskpb.FieldMask)(nil), // 19: google.protobuf.FieldMask
 }
 var file_carillon_v1_queue_service_proto_depIdxs = []int32{
-	15, // 0: carillon.v1.Queue.retention:type_name -> google.protobuf.Duration
-	15, // 1: carillon.v1.Queue.dead_retention:type_name -> google.protobuf.Duration
-	13, // 2: carillon.v1.Queue.labels:type_name -> carillon.v1.Queue.LabelsEntry
-	16, // 3: carillon.v1.Queue.create_time:type_name -> google.protobuf.Timestamp
-	16, // 4: carillon.v1.Queue.update_time:type_name -> google.protobuf.Timestamp
-	1,  // 5: carillon.v1.Queue.backlog:type_name -> carillon.v1.QueueBacklog
-	16, // 6: carillon.v1.Queue.pause_until:type_name -> google.protobuf.Timestamp
-	17, // 7: carillon.v1.Queue.resume_rule:type_name -> carillon.v1.CatchUp
-	16, // 8: carillon.v1.QueueBacklog.oldest_ready_time:type_name -> google.protobuf.Timestamp
-	15, // 9: carillon.v1.QueuePatch.retention:type_name -> google.protobuf.Duration
-	15, // 10: carillon.v1.QueuePatch.dead_retention:type_name -> google.protobuf.Duration
-	14, // 11: carillon.v1.QueuePatch.labels:type_name -> carillon.v1.QueuePatch.LabelsEntry
-	16, // 12: carillon.v1.QueuePatch.pause_until:type_name -> google.protobuf.Timestamp
-	17, // 13: carillon.v1.QueuePatch.resume_rule:type_name -> carillon.v1.CatchUp
-	0,  // 14: carillon.v1.CreateQueueRequest.queue:type_name -> carillon.v1.Queue
-	0,  // 15: carillon.v1.CreateQueueResponse.queue:type_name -> carillon.v1.Queue
-	0,  // 16: carillon.v1.GetQueueResponse.queue:type_name -> carillon.v1.Queue
-	0,  // 17: carillon.v1.ListQueuesResponse.queues:type_name -> carillon.v1.Queue
-	2,  // 18: carillon.v1.UpdateQueueRequest.queue:type_name -> carillon.v1.QueuePatch
-	18, // 19: carillon.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	0,  // 20: carillon.v1.UpdateQueueResponse.queue:type_name -> carillon.v1.Queue
-	3,  // 21: carillon.v1.QueueService.CreateQueue:input_type -> carillon.v1.CreateQueueRequest
-	5,  // 22: carillon.v1.QueueService.GetQueue:input_type -> carillon.v1.GetQueueRequest
-	7,  // 23: carillon.v1.QueueService.ListQueues:input_type -> carillon.v1.ListQueuesRequest
-	9,  // 24: carillon.v1.QueueService.UpdateQueue:input_type -> carillon.v1.UpdateQueueRequest
-	11, // 25: carillon.v1.QueueService.DeleteQueue:input_type -> carillon.v1.DeleteQueueRequest
-	4,  // 26: carillon.v1.QueueService.CreateQueue:output_type -> carillon.v1.CreateQueueResponse
-	6,  // 27: carillon.v1.QueueService.GetQueue:output_type -> carillon.v1.GetQueueResponse
-	8,  // 28: carillon.v1.QueueService.ListQueues:output_type -> carillon.v1.ListQueuesResponse
-	10, // 29: carillon.v1.QueueService.UpdateQueue:output_type -> carillon.v1.UpdateQueueResponse
-	12, // 30: carillon.v1.QueueService.DeleteQueue:output_type -> carillon.v1.DeleteQueueResponse
-	26, // [26:31] is the sub-list for method output_type
-	21, // [21:26] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	16, // 0: carillon.v1.Queue.retention:type_name -> google.protobuf.Duration
+	16, // 1: carillon.v1.Queue.dead_retention:type_name -> google.protobuf.Duration
+	14, // 2: carillon.v1.Queue.labels:type_name -> carillon.v1.Queue.LabelsEntry
+	17, // 3: carillon.v1.Queue.create_time:type_name -> google.protobuf.Timestamp
+	17, // 4: carillon.v1.Queue.update_time:type_name -> google.protobuf.Timestamp
+	2,  // 5: carillon.v1.Queue.backlog:type_name -> carillon.v1.QueueBacklog
+	17, // 6: carillon.v1.Queue.pause_until:type_name -> google.protobuf.Timestamp
+	18, // 7: carillon.v1.Queue.resume_rule:type_name -> carillon.v1.CatchUp
+	1,  // 8: carillon.v1.Queue.priority_shares:type_name -> carillon.v1.PriorityShares
+	17, // 9: carillon.v1.QueueBacklog.oldest_ready_time:type_name -> google.protobuf.Timestamp
+	16, // 10: carillon.v1.QueuePatch.retention:type_name -> google.protobuf.Duration
+	16, // 11: carillon.v1.QueuePatch.dead_retention:type_name -> google.protobuf.Duration
+	15, // 12: carillon.v1.QueuePatch.labels:type_name -> carillon.v1.QueuePatch.LabelsEntry
+	17, // 13: carillon.v1.QueuePatch.pause_until:type_name -> google.protobuf.Timestamp
+	18, // 14: carillon.v1.QueuePatch.resume_rule:type_name -> carillon.v1.CatchUp
+	1,  // 15: carillon.v1.QueuePatch.priority_shares:type_name -> carillon.v1.PriorityShares
+	0,  // 16: carillon.v1.CreateQueueRequest.queue:type_name -> carillon.v1.Queue
+	0,  // 17: carillon.v1.CreateQueueResponse.queue:type_name -> carillon.v1.Queue
+	0,  // 18: carillon.v1.GetQueueResponse.queue:type_name -> carillon.v1.Queue
+	0,  // 19: carillon.v1.ListQueuesResponse.queues:type_name -> carillon.v1.Queue
+	3,  // 20: carillon.v1.UpdateQueueRequest.queue:type_name -> carillon.v1.QueuePatch
+	19, // 21: carillon.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	0,  // 22: carillon.v1.UpdateQueueResponse.queue:type_name -> carillon.v1.Queue
+	4,  // 23: carillon.v1.QueueService.CreateQueue:input_type -> carillon.v1.CreateQueueRequest
+	6,  // 24: carillon.v1.QueueService.GetQueue:input_type -> carillon.v1.GetQueueRequest
+	8,  // 25: carillon.v1.QueueService.ListQueues:input_type -> carillon.v1.ListQueuesRequest
+	10, // 26: carillon.v1.QueueService.UpdateQueue:input_type -> carillon.v1.UpdateQueueRequest
+	12, // 27: carillon.v1.QueueService.DeleteQueue:input_type -> carillon.v1.DeleteQueueRequest
+	5,  // 28: carillon.v1.QueueService.CreateQueue:output_type -> carillon.v1.CreateQueueResponse
+	7,  // 29: carillon.v1.QueueService.GetQueue:output_type -> carillon.v1.GetQueueResponse
+	9,  // 30: carillon.v1.QueueService.ListQueues:output_type -> carillon.v1.ListQueuesResponse
+	11, // 31: carillon.v1.QueueService.UpdateQueue:output_type -> carillon.v1.UpdateQueueResponse
+	13, // 32: carillon.v1.QueueService.DeleteQueue:output_type -> carillon.v1.DeleteQueueResponse
+	28, // [28:33] is the sub-list for method output_type
+	23, // [23:28] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_queue_service_proto_init() }
@@ -1088,14 +1182,14 @@ func file_carillon_v1_queue_service_proto_init() {
 		return
 	}
 	file_carillon_v1_job_proto_init()
-	file_carillon_v1_queue_service_proto_msgTypes[2].OneofWrappers = []any{}
+	file_carillon_v1_queue_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_queue_service_proto_rawDesc), len(file_carillon_v1_queue_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

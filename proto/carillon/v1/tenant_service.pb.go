@@ -52,7 +52,10 @@ type Tenant struct {
 	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
 	// What becomes of the occurrences of recurring jobs that fall due while it is paused: skip them all, run the latest of
 	// each job, run all. Unspecified: as each job's catch_up says. One-shots go by their catch_up, what is ready runs.
-	ResumeRule    CatchUp `protobuf:"varint,12,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
+	ResumeRule CatchUp `protobuf:"varint,12,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp" json:"resume_rule,omitempty"`
+	// Its part of the turns in which ready executions of a queue and priority are handed out, among the tenants that wait there:
+	// 1 to 1,000; 0: 1.
+	Weight        uint32 `protobuf:"varint,13,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -171,6 +174,13 @@ func (x *Tenant) GetResumeRule() CatchUp {
 	return CatchUp_CATCH_UP_UNSPECIFIED
 }
 
+func (x *Tenant) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
 // TenantPatch names what an update changes. A field is changed if update_mask names it or, with an empty update_mask, if it
 // is present here. labels replaces the whole map; to clear it, name it in update_mask.
 type TenantPatch struct {
@@ -188,7 +198,9 @@ type TenantPatch struct {
 	// When it resumes by itself.
 	PauseUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=pause_until,json=pauseUntil,proto3" json:"pause_until,omitempty"`
 	// What becomes of what fell due meanwhile; with a resume, in place of the rule that the pause named.
-	ResumeRule    *CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp,oneof" json:"resume_rule,omitempty"`
+	ResumeRule *CatchUp `protobuf:"varint,8,opt,name=resume_rule,json=resumeRule,proto3,enum=carillon.v1.CatchUp,oneof" json:"resume_rule,omitempty"`
+	// Its part of the turns; 0: 1.
+	Weight        *uint32 `protobuf:"varint,9,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -270,6 +282,13 @@ func (x *TenantPatch) GetResumeRule() CatchUp {
 		return *x.ResumeRule
 	}
 	return CatchUp_CATCH_UP_UNSPECIFIED
+}
+
+func (x *TenantPatch) GetWeight() uint32 {
+	if x != nil && x.Weight != nil {
+		return *x.Weight
+	}
+	return 0
 }
 
 // CreateTenantRequest is a tenant to create.
@@ -827,7 +846,7 @@ var File_carillon_v1_tenant_service_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_tenant_service_proto_rawDesc = "" +
 	"\n" +
-	" carillon/v1/tenant_service.proto\x12\vcarillon.v1\x1a\x1bcarillon/v1/execution.proto\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x04\n" +
+	" carillon/v1/tenant_service.proto\x12\vcarillon.v1\x1a\x1bcarillon/v1/execution.proto\x1a\x15carillon/v1/job.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x04\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -845,10 +864,11 @@ const file_carillon_v1_tenant_service_proto_rawDesc = "" +
 	"\vpause_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"pauseUntil\x125\n" +
 	"\vresume_rule\x18\f \x01(\x0e2\x14.carillon.v1.CatchUpR\n" +
-	"resumeRule\x1a9\n" +
+	"resumeRule\x12\x16\n" +
+	"\x06weight\x18\r \x01(\rR\x06weight\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x87\x04\n" +
 	"\vTenantPatch\x12\x1b\n" +
 	"\x06paused\x18\x01 \x01(\bH\x00R\x06paused\x88\x01\x01\x12&\n" +
 	"\fpause_reason\x18\x02 \x01(\tH\x01R\vpauseReason\x88\x01\x01\x127\n" +
@@ -858,7 +878,8 @@ const file_carillon_v1_tenant_service_proto_rawDesc = "" +
 	"\vpause_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"pauseUntil\x12:\n" +
 	"\vresume_rule\x18\b \x01(\x0e2\x14.carillon.v1.CatchUpH\x03R\n" +
-	"resumeRule\x88\x01\x01\x1a9\n" +
+	"resumeRule\x88\x01\x01\x12\x1b\n" +
+	"\x06weight\x18\t \x01(\rH\x04R\x06weight\x88\x01\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
@@ -866,7 +887,8 @@ const file_carillon_v1_tenant_service_proto_rawDesc = "" +
 	"\r_pause_reasonB\f\n" +
 	"\n" +
 	"_paused_byB\x0e\n" +
-	"\f_resume_ruleJ\x04\b\x04\x10\x05\"B\n" +
+	"\f_resume_ruleB\t\n" +
+	"\a_weightJ\x04\b\x04\x10\x05\"B\n" +
 	"\x13CreateTenantRequest\x12+\n" +
 	"\x06tenant\x18\x01 \x01(\v2\x13.carillon.v1.TenantR\x06tenant\"j\n" +
 	"\x14CreateTenantResponse\x12+\n" +

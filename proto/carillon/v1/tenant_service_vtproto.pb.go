@@ -55,6 +55,11 @@ func (m *Tenant) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Weight != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Weight))
+		i--
+		dAtA[i] = 0x68
+	}
 	if m.ResumeRule != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ResumeRule))
 		i--
@@ -197,6 +202,11 @@ func (m *TenantPatch) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Weight != nil {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(*m.Weight))
+		i--
+		dAtA[i] = 0x48
 	}
 	if m.ResumeRule != nil {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(*m.ResumeRule))
@@ -845,6 +855,9 @@ func (m *Tenant) SizeVT() (n int) {
 	if m.ResumeRule != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.ResumeRule))
 	}
+	if m.Weight != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Weight))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -884,6 +897,9 @@ func (m *TenantPatch) SizeVT() (n int) {
 	}
 	if m.ResumeRule != nil {
 		n += 1 + protohelpers.SizeOfVarint(uint64(*m.ResumeRule))
+	}
+	if m.Weight != nil {
+		n += 1 + protohelpers.SizeOfVarint(uint64(*m.Weight))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1546,6 +1562,25 @@ func (m *Tenant) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Weight", wireType)
+			}
+			m.Weight = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Weight |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -1903,6 +1938,26 @@ func (m *TenantPatch) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.ResumeRule = &v
+		case 9:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Weight", wireType)
+			}
+			var v uint32
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Weight = &v
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3624,6 +3679,25 @@ func (m *Tenant) UnmarshalVTUnsafe(dAtA []byte) error {
 					break
 				}
 			}
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Weight", wireType)
+			}
+			m.Weight = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Weight |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3997,6 +4071,26 @@ func (m *TenantPatch) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.ResumeRule = &v
+		case 9:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Weight", wireType)
+			}
+			var v uint32
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Weight = &v
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -2719,7 +2719,9 @@ type QueueSettings struct {
 	UpdatedMs       int64       `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
 	Labels          []*KeyValue `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty"`
 	// Of a pause; what becomes of what fell due stays when it ends.
-	Pause         *Pause `protobuf:"bytes,11,opt,name=pause,proto3" json:"pause,omitempty"`
+	Pause *Pause `protobuf:"bytes,11,opt,name=pause,proto3" json:"pause,omitempty"`
+	// Unset: the default.
+	Shares        *PriorityShares `protobuf:"bytes,12,opt,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2831,6 +2833,76 @@ func (x *QueueSettings) GetPause() *Pause {
 	return nil
 }
 
+func (x *QueueSettings) GetShares() *PriorityShares {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+// PriorityShares is how a queue's priorities share the turns of its workers.
+type PriorityShares struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of priorities 0 to 9.
+	Weights []uint32 `protobuf:"varint,1,rep,packed,name=weights,proto3" json:"weights,omitempty"`
+	Strict  bool     `protobuf:"varint,2,opt,name=strict,proto3" json:"strict,omitempty"`
+	// With strict: of the turns, for each priority that waits.
+	FloorPercent  uint32 `protobuf:"varint,3,opt,name=floor_percent,json=floorPercent,proto3" json:"floor_percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PriorityShares) Reset() {
+	*x = PriorityShares{}
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PriorityShares) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PriorityShares) ProtoMessage() {}
+
+func (x *PriorityShares) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PriorityShares.ProtoReflect.Descriptor instead.
+func (*PriorityShares) Descriptor() ([]byte, []int) {
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PriorityShares) GetWeights() []uint32 {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
+func (x *PriorityShares) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
+func (x *PriorityShares) GetFloorPercent() uint32 {
+	if x != nil {
+		return x.FloorPercent
+	}
+	return 0
+}
+
 type TenantSettings struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2845,14 +2917,16 @@ type TenantSettings struct {
 	UpdatedMs int64       `protobuf:"varint,9,opt,name=updated_ms,json=updatedMs,proto3" json:"updated_ms,omitempty"`
 	Labels    []*KeyValue `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty"`
 	// Of a pause; what becomes of what fell due stays when it ends.
-	Pause         *Pause `protobuf:"bytes,11,opt,name=pause,proto3" json:"pause,omitempty"`
+	Pause *Pause `protobuf:"bytes,11,opt,name=pause,proto3" json:"pause,omitempty"`
+	// Its share of turns among the tenants of a queue and priority. 0: 1.
+	Weight        uint32 `protobuf:"varint,12,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TenantSettings) Reset() {
 	*x = TenantSettings{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +2938,7 @@ func (x *TenantSettings) String() string {
 func (*TenantSettings) ProtoMessage() {}
 
 func (x *TenantSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[16]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +2951,7 @@ func (x *TenantSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantSettings.ProtoReflect.Descriptor instead.
 func (*TenantSettings) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TenantSettings) GetName() string {
@@ -2957,6 +3031,13 @@ func (x *TenantSettings) GetPause() *Pause {
 	return nil
 }
 
+func (x *TenantSettings) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
 // PauseRule pauses the jobs that have all of its labels, as long as it is not deleted or over.
 type PauseRule struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2976,7 +3057,7 @@ type PauseRule struct {
 
 func (x *PauseRule) Reset() {
 	*x = PauseRule{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2988,7 +3069,7 @@ func (x *PauseRule) String() string {
 func (*PauseRule) ProtoMessage() {}
 
 func (x *PauseRule) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[17]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3001,7 +3082,7 @@ func (x *PauseRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRule.ProtoReflect.Descriptor instead.
 func (*PauseRule) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PauseRule) GetId() string {
@@ -3079,7 +3160,7 @@ type LabelSelector struct {
 
 func (x *LabelSelector) Reset() {
 	*x = LabelSelector{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3172,7 @@ func (x *LabelSelector) String() string {
 func (*LabelSelector) ProtoMessage() {}
 
 func (x *LabelSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[18]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3185,7 @@ func (x *LabelSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelSelector.ProtoReflect.Descriptor instead.
 func (*LabelSelector) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LabelSelector) GetKey() string {
@@ -3151,7 +3232,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3163,7 +3244,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[19]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3176,7 +3257,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Task) GetId() string {
@@ -3289,7 +3370,7 @@ type Backfill struct {
 
 func (x *Backfill) Reset() {
 	*x = Backfill{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3301,7 +3382,7 @@ func (x *Backfill) String() string {
 func (*Backfill) ProtoMessage() {}
 
 func (x *Backfill) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[20]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3314,7 +3395,7 @@ func (x *Backfill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backfill.ProtoReflect.Descriptor instead.
 func (*Backfill) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Backfill) GetId() string {
@@ -3432,7 +3513,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3444,7 +3525,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[21]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3457,7 +3538,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Filter) GetTenant() string {
@@ -3528,7 +3609,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3540,7 +3621,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[22]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3553,7 +3634,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Event) GetType() EventType {
@@ -3674,7 +3755,7 @@ type EventRecord struct {
 
 func (x *EventRecord) Reset() {
 	*x = EventRecord{}
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[23]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3686,7 +3767,7 @@ func (x *EventRecord) String() string {
 func (*EventRecord) ProtoMessage() {}
 
 func (x *EventRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_storage_v1_records_proto_msgTypes[23]
+	mi := &file_carillon_storage_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3699,7 +3780,7 @@ func (x *EventRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventRecord.ProtoReflect.Descriptor instead.
 func (*EventRecord) Descriptor() ([]byte, []int) {
-	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_carillon_storage_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EventRecord) GetSchema() uint32 {
@@ -3965,7 +4046,7 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"\fzone_version\x18\x1d \x01(\tR\vzoneVersion\x12\x1f\n" +
 	"\vzone_target\x18\x1e \x01(\tR\n" +
 	"zoneTarget\x12\x16\n" +
-	"\x06parked\x18( \x01(\x04R\x06parked\"\x88\x03\n" +
+	"\x06parked\x18( \x01(\x04R\x06parked\"\xc5\x03\n" +
 	"\rQueueSettings\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -3980,7 +4061,12 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"updated_ms\x18\t \x01(\x03R\tupdatedMs\x125\n" +
 	"\x06labels\x18\n" +
 	" \x03(\v2\x1d.carillon.storage.v1.KeyValueR\x06labels\x120\n" +
-	"\x05pause\x18\v \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\"\xf9\x02\n" +
+	"\x05pause\x18\v \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\x12;\n" +
+	"\x06shares\x18\f \x01(\v2#.carillon.storage.v1.PrioritySharesR\x06shares\"g\n" +
+	"\x0ePriorityShares\x12\x18\n" +
+	"\aweights\x18\x01 \x03(\rR\aweights\x12\x16\n" +
+	"\x06strict\x18\x02 \x01(\bR\x06strict\x12#\n" +
+	"\rfloor_percent\x18\x03 \x01(\rR\ffloorPercent\"\x91\x03\n" +
 	"\x0eTenantSettings\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -3995,7 +4081,8 @@ const file_carillon_storage_v1_records_proto_rawDesc = "" +
 	"updated_ms\x18\t \x01(\x03R\tupdatedMs\x125\n" +
 	"\x06labels\x18\n" +
 	" \x03(\v2\x1d.carillon.storage.v1.KeyValueR\x06labels\x120\n" +
-	"\x05pause\x18\v \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\"\xab\x02\n" +
+	"\x05pause\x18\v \x01(\v2\x1a.carillon.storage.v1.PauseR\x05pause\x12\x16\n" +
+	"\x06weight\x18\f \x01(\rR\x06weight\"\xab\x02\n" +
 	"\tPauseRule\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
@@ -4181,7 +4268,7 @@ func file_carillon_storage_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_storage_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_carillon_storage_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(JobState)(0),             // 0: carillon.storage.v1.JobState
 	(CatchUp)(0),              // 1: carillon.storage.v1.CatchUp
@@ -4208,14 +4295,15 @@ var file_carillon_storage_v1_records_proto_goTypes = []any{
 	(*IdempotencyRecord)(nil), // 22: carillon.storage.v1.IdempotencyRecord
 	(*Meta)(nil),              // 23: carillon.storage.v1.Meta
 	(*QueueSettings)(nil),     // 24: carillon.storage.v1.QueueSettings
-	(*TenantSettings)(nil),    // 25: carillon.storage.v1.TenantSettings
-	(*PauseRule)(nil),         // 26: carillon.storage.v1.PauseRule
-	(*LabelSelector)(nil),     // 27: carillon.storage.v1.LabelSelector
-	(*Task)(nil),              // 28: carillon.storage.v1.Task
-	(*Backfill)(nil),          // 29: carillon.storage.v1.Backfill
-	(*Filter)(nil),            // 30: carillon.storage.v1.Filter
-	(*Event)(nil),             // 31: carillon.storage.v1.Event
-	(*EventRecord)(nil),       // 32: carillon.storage.v1.EventRecord
+	(*PriorityShares)(nil),    // 25: carillon.storage.v1.PriorityShares
+	(*TenantSettings)(nil),    // 26: carillon.storage.v1.TenantSettings
+	(*PauseRule)(nil),         // 27: carillon.storage.v1.PauseRule
+	(*LabelSelector)(nil),     // 28: carillon.storage.v1.LabelSelector
+	(*Task)(nil),              // 29: carillon.storage.v1.Task
+	(*Backfill)(nil),          // 30: carillon.storage.v1.Backfill
+	(*Filter)(nil),            // 31: carillon.storage.v1.Filter
+	(*Event)(nil),             // 32: carillon.storage.v1.Event
+	(*EventRecord)(nil),       // 33: carillon.storage.v1.EventRecord
 }
 var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	21, // 0: carillon.storage.v1.Horizon.skipped:type_name -> carillon.storage.v1.RangeVerdict
@@ -4244,24 +4332,25 @@ var file_carillon_storage_v1_records_proto_depIdxs = []int32{
 	2,  // 23: carillon.storage.v1.IdempotencyRecord.put:type_name -> carillon.storage.v1.PutOutcome
 	9,  // 24: carillon.storage.v1.QueueSettings.labels:type_name -> carillon.storage.v1.KeyValue
 	18, // 25: carillon.storage.v1.QueueSettings.pause:type_name -> carillon.storage.v1.Pause
-	9,  // 26: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
-	18, // 27: carillon.storage.v1.TenantSettings.pause:type_name -> carillon.storage.v1.Pause
-	27, // 28: carillon.storage.v1.PauseRule.labels:type_name -> carillon.storage.v1.LabelSelector
-	18, // 29: carillon.storage.v1.PauseRule.pause:type_name -> carillon.storage.v1.Pause
-	7,  // 30: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
-	30, // 31: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
-	1,  // 32: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
-	29, // 33: carillon.storage.v1.Task.backfill:type_name -> carillon.storage.v1.Backfill
-	13, // 34: carillon.storage.v1.Backfill.schedule:type_name -> carillon.storage.v1.Schedule
-	27, // 35: carillon.storage.v1.Filter.labels:type_name -> carillon.storage.v1.LabelSelector
-	8,  // 36: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
-	4,  // 37: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
-	31, // 38: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	25, // 26: carillon.storage.v1.QueueSettings.shares:type_name -> carillon.storage.v1.PriorityShares
+	9,  // 27: carillon.storage.v1.TenantSettings.labels:type_name -> carillon.storage.v1.KeyValue
+	18, // 28: carillon.storage.v1.TenantSettings.pause:type_name -> carillon.storage.v1.Pause
+	28, // 29: carillon.storage.v1.PauseRule.labels:type_name -> carillon.storage.v1.LabelSelector
+	18, // 30: carillon.storage.v1.PauseRule.pause:type_name -> carillon.storage.v1.Pause
+	7,  // 31: carillon.storage.v1.Task.kind:type_name -> carillon.storage.v1.TaskKind
+	31, // 32: carillon.storage.v1.Task.filter:type_name -> carillon.storage.v1.Filter
+	1,  // 33: carillon.storage.v1.Task.resume:type_name -> carillon.storage.v1.CatchUp
+	30, // 34: carillon.storage.v1.Task.backfill:type_name -> carillon.storage.v1.Backfill
+	13, // 35: carillon.storage.v1.Backfill.schedule:type_name -> carillon.storage.v1.Schedule
+	28, // 36: carillon.storage.v1.Filter.labels:type_name -> carillon.storage.v1.LabelSelector
+	8,  // 37: carillon.storage.v1.Event.type:type_name -> carillon.storage.v1.EventType
+	4,  // 38: carillon.storage.v1.Event.kind:type_name -> carillon.storage.v1.ExecutionKind
+	32, // 39: carillon.storage.v1.EventRecord.events:type_name -> carillon.storage.v1.Event
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_carillon_storage_v1_records_proto_init() }
@@ -4275,7 +4364,7 @@ func file_carillon_storage_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_storage_v1_records_proto_rawDesc), len(file_carillon_storage_v1_records_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

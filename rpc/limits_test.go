@@ -390,6 +390,16 @@ func limitEdges() map[string][]edge {
 		"start_deadline": spanEdges("job.start_deadline", time.Millisecond, year,
 			func(j spec, d *durationpb.Duration) { j.StartDeadline = d }),
 		"retention": spanEdges("job.retention", time.Hour, year, func(j spec, d *durationpb.Duration) { j.Retention = d }),
+		"shares": {
+			callEdge("queue.priority_shares.weights", (*server).createQueue, sharing(&carillonv1.PriorityShares{Weights: weights(1000)}),
+				sharing(&carillonv1.PriorityShares{Weights: weights(1001)})),
+			callEdge("tenant.weight", (*server).createTenant,
+				&carillonv1.CreateTenantRequest{Tenant: &carillonv1.Tenant{Name: "t", Weight: 1000}},
+				&carillonv1.CreateTenantRequest{Tenant: &carillonv1.Tenant{Name: "t", Weight: 1001}}),
+		},
+		"floor": {callEdge("queue.priority_shares.floor_percent", (*server).createQueue,
+			sharing(&carillonv1.PriorityShares{Strict: true, FloorPercent: 10}),
+			sharing(&carillonv1.PriorityShares{Strict: true, FloorPercent: 11}))},
 		"batch_items": {
 			callEdge("items", (*server).batchCreateJobs, batchOf(1), batchOf(0)),
 			callEdge("items", (*server).batchCreateJobs, batchOf(10_000), batchOf(10_001)),
@@ -485,4 +495,10 @@ func violationsOf(t *testing.T, err error) (list []*carillonv1.FieldViolation) {
 
 func ruleUntil(t time.Time) *carillonv1.CreatePauseRuleRequest {
 	return &carillonv1.CreatePauseRuleRequest{Rule: &carillonv1.PauseRule{Label: []string{"k"}, Until: timestamppb.New(t)}}
+}
+
+func weights(w uint32) []uint32 { return slices.Repeat([]uint32{w}, maxPriority+1) }
+
+func sharing(s *carillonv1.PriorityShares) *carillonv1.CreateQueueRequest {
+	return &carillonv1.CreateQueueRequest{Queue: &carillonv1.Queue{Name: "q", PriorityShares: s}}
 }

@@ -14,8 +14,8 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// applyInFlight is how many calls of an apply are on their way.
-const applyInFlight = 8
+// applyInFlight is how many calls of an apply are on their way: calls that write wait for the disk, and share its syncs.
+const applyInFlight = 32
 
 func (p *program) applyCommand() *cli.Command {
 	c := p.calling(cli.Command{
@@ -58,11 +58,7 @@ func (p *program) apply(_ context.Context, c *call) error {
 	}
 	// An apply takes as long as it takes; the timeout is that of each request.
 	ctx := c.Context.Context
-	bar := p.bar(int64(len(jobs)), "comparing")
-	plan, err := planOf(ctx, c, jobs, bar)
-	if bar != nil {
-		_ = bar.Finish() // A bar that cannot be drawn is no reason to stop.
-	}
+	plan, err := p.planOf(ctx, c, jobs)
 	if err != nil {
 		return err
 	}

@@ -71,3 +71,30 @@ func TestPruneAsksAtATerminal(t *testing.T) {
 		}
 	}
 }
+
+// At a terminal an apply shows on standard error how far it is; elsewhere it says nothing.
+func TestApplyShowsHowFarItIs(t *testing.T) {
+	server := clienttest.NewServer()
+	file := t.TempDir() + "/jobs.yaml"
+	if err := os.WriteFile(file, []byte(manyJobs(40, "a")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--dry-run"}, {}} {
+		stderr, person := terminal(t)
+		var out bytes.Buffer
+		p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: stderr, transport: server}
+		if code := p.run(t.Context(), append([]string{"carillon", "apply", "-f", file}, args...)); code != 0 {
+			t.Fatalf("%q: exit %d\n%s", args, code, out.String())
+		}
+		shown := make([]byte, 64<<10)
+		n, err := person.Read(shown)
+		if err != nil || !strings.Contains(string(shown[:n]), "comparing") {
+			t.Errorf("%q: it shows %q, %v", args, shown[:n], err)
+		}
+	}
+	var out, errs bytes.Buffer
+	p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, transport: server}
+	if code := p.run(t.Context(), []string{"carillon", "apply", "-f", file}); code != 0 || errs.Len() != 0 {
+		t.Errorf("without a terminal: exit %d\n%s", code, errs.String())
+	}
+}

@@ -18,20 +18,17 @@ import (
 
 // planOf finds out what would happen to each job, and to those that prune deletes. Of a dry run it also knows how their next
 // fires change. What is wrong with jobs is one error: then there is no plan.
-func planOf(ctx context.Context, c *call, jobs []manifest.Job, bar *progressbar.ProgressBar) (*plan, error) {
-	p := &plan{}
+func (p *program) planOf(ctx context.Context, c *call, jobs []manifest.Job) (*plan, error) {
+	plan := &plan{}
 	for _, job := range jobs {
-		p.steps = append(p.steps, &step{job: job})
+		plan.steps = append(plan.steps, &step{job: job})
 	}
-	if err := each(ctx, p.steps, func(ctx context.Context, s *step) error {
-		if bar != nil {
-			_ = bar.Add(1) // A bar that cannot be drawn is no reason to stop.
-		}
+	if err := each(ctx, plan.steps, p.bar(int64(len(jobs)), "comparing"), func(ctx context.Context, s *step) error {
 		return s.decide(ctx, c)
 	}); err != nil {
 		return nil, err
 	}
-	if err := p.faults(); err != nil {
+	if err := plan.faults(); err != nil {
 		return nil, err
 	}
 	if c.Bool("prune") {
@@ -39,40 +36,43 @@ func planOf(ctx context.Context, c *call, jobs []manifest.Job, bar *progressbar.
 		if err != nil {
 			return nil, err
 		}
-		p.steps = append(p.steps, doomed...)
+		plan.steps = append(plan.steps, doomed...)
 	}
 	if !c.Bool("dry-run") {
-		return p, nil
+		return plan, nil
 	}
-	return p, each(ctx, p.steps, func(ctx context.Context, s *step) (err error) {
+	bar := p.bar(int64(len(plan.steps)), "previewing")
+	return plan, each(ctx, plan.steps, bar, func(ctx context.Context, s *step) (err error) {
 		s.fires, err = firesOf(ctx, c, s)
 		return err
 	})
 }
 
-// each calls do with every step, several at a time, until one fails.
-func each(ctx context.Context, steps []*step, do func(context.Context, *step) error) error {
+// each calls do with every step, several at a time, until one fails. The bar, if there is one, shows how many it has been.
+func each(ctx context.Context, steps []*step, bar *progressbar.ProgressBar, do func(context.Context, *step) error) error {
 	calls, ctx := errgroup.WithContext(ctx)
 	calls.SetLimit(applyInFlight)
 	for _, s := range steps {
 		if ctx.Err() != nil {
 			break
 		}
-		calls.Go(func() error { return do(ctx, s) })
+		calls.Go(func() error {
+			err := do(ctx, s)
+			if bar != nil {
+				_ = bar.Add(1) // A bar that cannot be drawn is no reason to stop.
+			}
+			return err
+		})
 	}
-	return calls.Wait()
+	err := calls.Wait()
+	if bar != nil && err != nil {
+		_ = bar.Clear() // A full one clears itself.
+	}
+	return err
 }
 
-// decide reads the job as it is, and what the server would make of the file's.
+// decide asks what the server would make of the file's job, and reads the one that is there.
 func (s *step) decide(ctx context.Context, c *call) error {
-	current, err := c.client.GetJob(ctx, &carillonv1.GetJobRequest{Id: s.id(), Tenant: s.tenant()})
-	switch {
-	case errors.Is(err, client.ErrNotFound):
-	case err != nil:
-		return fmt.Errorf("read job %s: %w", s.id(), err)
-	default:
-		s.current = current
-	}
 	planned, err := c.client.PutJob(ctx, &carillonv1.PutJobRequest{
 		Id: s.id(), Job: s.job.Spec, ValidateOnly: true,
 	})
@@ -82,6 +82,16 @@ func (s *step) decide(ctx context.Context, c *call) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("check job %s: %w", s.id(), err)
+	}
+	if planned.GetOutcome() != carillonv1.PutOutcome_PUT_OUTCOME_CREATED {
+		current, err := c.client.GetJob(ctx, &carillonv1.GetJobRequest{Id: s.id(), Tenant: s.tenant()})
+		switch {
+		case errors.Is(err, client.ErrNotFound): // deleted meanwhile
+		case err != nil:
+			return fmt.Errorf("read job %s: %w", s.id(), err)
+		default:
+			s.current = current
+		}
 	}
 	s.planned = specIn(planned.GetJob())
 	s.changes = manifest.Compare(specIn(s.current), s.planned)

@@ -6,17 +6,20 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/schollz/progressbar/v3"
+
 	"github.com/carillon-scheduler/carillon/client"
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
 // applyBlock is how many steps are taken before their results are told.
-const applyBlock = 64
+const applyBlock = 512
 
 // carryOut takes the steps of a plan: first all creations and changes, then the deletions if none of those failed. A job that
 // cannot be changed does not keep the others from it; a server that cannot be reached does.
 func (p *program) carryOut(ctx context.Context, c *call, plan *plan) error {
 	var stopped error
+	bar := p.applyBar(c, len(plan.steps))
 	for left := plan.steps; len(left) > 0 && stopped == nil; {
 		n := blockOf(left)
 		if left[0].action == actionDelete && plan.failed() > 0 {
@@ -24,7 +27,7 @@ func (p *program) carryOut(ctx context.Context, c *call, plan *plan) error {
 		}
 		block := left[:n]
 		left = left[n:]
-		stopped = each(ctx, block, func(ctx context.Context, s *step) error { return s.take(ctx, c) })
+		stopped = each(ctx, block, bar, func(ctx context.Context, s *step) error { return s.take(ctx, c) })
 		for _, s := range block {
 			if err := p.tell(c, s); err != nil {
 				return err
@@ -38,6 +41,14 @@ func (p *program) carryOut(ctx context.Context, c *call, plan *plan) error {
 		return fmt.Errorf("apply stopped, run it again to go on: %w", stopped)
 	}
 	return plan.failures()
+}
+
+// applyBar shows how many steps were taken, unless a line for each of them does on the same terminal.
+func (p *program) applyBar(c *call, steps int) *progressbar.ProgressBar {
+	if isTerminal(p.stdout) && !c.print.json {
+		return nil
+	}
+	return p.bar(int64(steps), "applying")
 }
 
 // blockOf is how many of the steps are taken together: deletions apart from the others.

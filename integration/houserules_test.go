@@ -19,7 +19,7 @@ const module = "github.com/carillon-scheduler/carillon"
 var arrows = map[string][]string{
 	"":                                    {"cli"},
 	"cli":                                 {"cli/manifest", "client", "node", "bench", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
-	"cli/manifest":                        {"proto/carillon/v1"},
+	"cli/manifest":                        {"proto/carillon/v1", "proto/codec"},
 	"client":                              {"proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/codec"},
 	"client/clienttest":                   {"client", "cron", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
 	"bench":                               {"client", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/codec"},

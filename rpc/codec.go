@@ -66,6 +66,10 @@ func decodeJSON(data []byte, m proto.Message) (field, text string) {
 	if err == nil {
 		return "", ""
 	}
+	if at := codec.LoneSurrogate(data); at >= 0 {
+		place := schemaPlaceOf(m.ProtoReflect().Descriptor(), placeAt(data, at).open)
+		return place.path, fmt.Sprintf("has %s, half of a surrogate pair without the other half", data[at:at+6])
+	}
 	// The library's prefix has a random kind of space, so that nobody relies on the text.
 	text = strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	text = strings.TrimSpace(strings.TrimPrefix(text, "proto:"))

@@ -16,6 +16,9 @@ const (
 	maxSilence = 20 * time.Second
 	// maxDelivery bounds how long one write of a larger answer takes: 32 MiB need half a megabyte a second.
 	maxDelivery = time.Minute
+	// maxDrainBytes and maxDrain bound what is read of a message after its answer: see drain.
+	maxDrainBytes = 64 << 20
+	maxDrain      = 10 * time.Second
 	// bufferedBytes of an answer stay in net/http's buffer until its handler returns.
 	bufferedBytes = 2 << 10
 )
@@ -34,6 +37,8 @@ type intake struct {
 	// surplus is the room for what may come of decompression.
 	surplus int64
 	watched bool
+	// ended: nothing more is to be read, or came in time.
+	ended bool
 }
 
 // admit makes room for a request's message of at most maxBytes and watches over its arrival; it is false if there is none.
@@ -85,6 +90,7 @@ func (in *intake) Read(p []byte) (int, error) {
 	}
 	n, err := in.ReadCloser.Read(p)
 	in.arrived += int64(n)
+	in.ended = err != nil
 	if more := in.arrived - in.room; more > 0 {
 		if !in.s.take(more) {
 			answer, _ := callError(errNoRoom)
@@ -112,6 +118,25 @@ func (in *intake) complete() {
 		// A connection that refuses is broken, and says so when it is used next.
 		_ = in.limitSilence(time.Time{})
 	}
+}
+
+// drain reads and forgets the rest of a message that was answered before it was read. Over HTTP/1 a caller may send all of it
+// before he looks for the answer, and would find that the connection was reset.
+func (in *intake) drain(r *http.Request) {
+	if r.ProtoMajor != 1 || in.ended || in.arrived == r.ContentLength || r.ContentLength > maxDrainBytes {
+		return
+	}
+	if r.Header.Get("Expect") != "" {
+		return // the caller waits to be asked for the message, and will not be
+	}
+	// Whoever looks for the answer first finds it. Errors here are the connection's, which tells them when it is used next.
+	if in.control.Flush() != nil || in.limitSilence(time.Now().Add(maxDrain)) != nil {
+		return
+	}
+	if n, err := io.CopyN(io.Discard, in.ReadCloser, maxDrainBytes); n == maxDrainBytes || !errors.Is(err, io.EOF) {
+		return
+	}
+	_ = in.limitSilence(time.Time{})
 }
 
 // release gives all room back.

@@ -219,3 +219,57 @@ func TestGoneCallersProposeNoMore(t *testing.T) {
 		t.Errorf("%d chunks proposed, %d answered, the last with %v", proposed, len(failed), failed[len(all)-1])
 	}
 }
+
+// Who sends a message that is too large, and looks for the answer when all of it is sent, finds it, up to a bound.
+func TestTooLargeMessagesGetTheirAnswer(t *testing.T) {
+	s := newTestServer(t, newFakeBackend(1))
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	const chunk = 1 << 20
+	blank := bytes.Repeat([]byte(" "), chunk)
+	for _, c := range []struct {
+		path    string
+		chunks  int
+		chunked bool
+		status  int
+	}{
+		{"/v1/jobs", 2, false, 413},
+		{"/v1/jobs", 8, false, 413},
+		{"/v1/jobs", 8, true, 413},
+		{"/v1/jobs:batchCreate", 33, false, 413},
+		{"/v1/jobs:batchCreate", 33, true, 413},
+		{"/v1/jobs", maxDrainBytes / chunk, false, 413},
+		{carillonv1connect.JobServiceCreateJobProcedure, 8, false, 400},
+		{carillonv1connect.JobServiceCreateJobProcedure, 8, true, 429},
+	} {
+		conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		length := fmt.Sprintf("Content-Length: %d", c.chunks*chunk)
+		if c.chunked {
+			length = "Transfer-Encoding: chunked"
+		}
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n%s\r\n\r\n", c.path, length)
+		for range c.chunks {
+			part := blank
+			if c.chunked {
+				part = fmt.Appendf(nil, "%x\r\n%s\r\n", chunk, blank)
+			}
+			if _, err := conn.Write(part); err != nil {
+				t.Fatalf("%+v: %v", c, err)
+			}
+		}
+		if c.chunked {
+			fmt.Fprint(conn, "0\r\n\r\n")
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != c.status || !strings.Contains(string(body), `"code"`) {
+			t.Errorf("%+v: %d %s, %v", c, res.StatusCode, body, err)
+		}
+	}
+}

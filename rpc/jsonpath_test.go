@@ -39,7 +39,7 @@ func TestUnreadableJSONNamesTheField(t *testing.T) {
 			`is "SOMETIMES"; it must be one of CATCH_UP_NONE, CATCH_UP_LATEST, CATCH_UP_ALL`},
 		{`{"items": [{"job": {"id": "a", "id": "b"}}]}`, "items[0].job.id", cannot},
 		{`{"items": [{"job": {"schedule": {"delay": "1s", "at": "2030-01-01T08:00:00Z"}}}]}`, "items[0].job.schedule.at", cannot},
-		{`{"items": [{"job": {"id": "\ud800"}}]}`, "", cannot},
+		{`{"items": [{"job": {"id": "\ud800"}}]}`, "items[0].job.id", `has \ud800, half of a surrogate pair without the other half`},
 		{`{"requestId": 7}`, "request_id", "is 7; it must be a text in quotes"},
 		{`{"items": [{"job": {"id":`, "items[0].job.id", cannot},
 		{`{"items": 1}`, "items", `is 1; it must be a list such as [{"job": {"id": "text"}}]`},

@@ -174,6 +174,7 @@ var limitTable = []Limit{
 	{"floor", "`priority_shares.floor_percent`", "1 to 10; with `strict`", "1", refused},
 	{"batch_items", "`items`", "1 to 10,000 items", "", refused},
 	{"batch_bytes", "the message of a batch call", "at most 32 MiB", "", refused + " if its length was announced, else `resource_exhausted`"},
+	{"refused_bytes", "what is sent of a message that is refused by its size, over HTTP/1.1", "64 MiB of it, within 10 s, are read and forgotten, so that the answer arrives", "", "the connection is closed"},
 	{"parts", "messages within a message, at any depth", "at most 200,000", "", refused},
 	{"inflight_bytes", "all messages that a node is working on", "256 MiB together: as announced, or as much as has arrived; while compressed, as much as they may become", "", "`resource_exhausted` with a retry hint"},
 	{"turns", "`schedule` with exclusions or `GAP_SKIP`, previews, and what counts a job's times", "half of the processors evaluate them, in turn, a batch's one by one; a turn is waited for 2 s", "", "`resource_exhausted` with a retry hint, and nothing of the call was done"},
@@ -183,6 +184,7 @@ var limitTable = []Limit{
 	{"claim_queues", "`queues`", "1 to 64", "", refused},
 	{"wait", "`wait`", "0 to 60 s", "0", refused},
 	{"backfill", "`max_occurrences`", "1 to 100,000; 1 to 1,000 one after the other", "1,000", refused + "; a range with more is refused as well, with their number"},
+	{"apply_file", "the files of `carillon apply`", "each at most 32 MiB, refused before it is read; 100,000 jobs in all", "", "refused by the command"},
 	{"page_size", "`page_size`", "1 to 1,000", "100", refused},
 	{"top_tenants", "`top_tenants`", "0 to 100; of a shard at most 200,000 jobs are counted", "0: none are counted", refused},
 }

@@ -404,8 +404,8 @@ func limitEdges() map[string][]edge {
 			callEdge("items", (*server).batchCreateJobs, batchOf(1), batchOf(0)),
 			callEdge("items", (*server).batchCreateJobs, batchOf(10_000), batchOf(10_001)),
 		},
-		// The transport's, tested in transport_test.go and intake_test.go.
-		"batch_bytes": nil, "inflight_bytes": nil, "turns": nil, "parts": nil,
+		// The transport's, tested in transport_test.go, intake_test.go and turns_test.go, and package manifest's.
+		"batch_bytes": nil, "inflight_bytes": nil, "refused_bytes": nil, "turns": nil, "parts": nil, "apply_file": nil,
 		"dead_letter_ids": {callEdge("execution_ids", (*server).purgeDeadLetters, &carillonv1.PurgeDeadLettersRequest{ExecutionIds: ids(1000)},
 			&carillonv1.PurgeDeadLettersRequest{ExecutionIds: ids(1001)})},
 		"claim": {callEdge("max_executions", (*server).claim, claimOf(func(r *carillonv1.ClaimRequest) { r.MaxExecutions = 1000 }),

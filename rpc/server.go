@@ -153,6 +153,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.undelivered != nil && isGone {
 		c.undelivered()
 	}
+	c.body.drain(r)
 }
 
 // serveProcedure serves a Connect or gRPC call. A message that announces to be too large is refused before it is read.

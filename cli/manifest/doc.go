@@ -14,7 +14,7 @@ import (
 
 // Bounds of what is read.
 const (
-	maxFileBytes = 64 << 20
+	maxFileBytes = 32 << 20
 	maxJobs      = 100_000
 	// maxDepth is how deep lists and mappings stand inside each other; that of a job is 5, a payload may have more.
 	maxDepth = 100

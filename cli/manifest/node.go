@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/carillon-scheduler/carillon/proto/codec"
 )
 
 // kind is what a node is.
@@ -204,6 +206,9 @@ func fromJSON(body []byte) (docs []*node, err error) {
 			return nil, &syntaxError{line: r.lineAt(at), text: "is not valid UTF-8"}
 		}
 		at += size
+	}
+	if at := codec.LoneSurrogate(body); at >= 0 {
+		return nil, &syntaxError{line: r.lineAt(at), text: fmt.Sprintf("has %s, half of a surrogate pair without the other half", body[at:at+6])}
 	}
 	for {
 		n, err := r.value(0)

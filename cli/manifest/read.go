@@ -159,14 +159,26 @@ func readAll(path string, stdin io.Reader, limit int64) ([]byte, error) {
 			return nil, fmt.Errorf("read file: %w", err)
 		}
 		defer file.Close()
+		info, err := file.Stat()
+		if err != nil {
+			return nil, fmt.Errorf("read file: %w", err)
+		}
+		if info.Size() > limit {
+			return nil, tooLong(path, limit)
+		}
 		in = file
 	}
+	// What is no file has no size: its end is looked for up to the limit.
 	body, err := io.ReadAll(io.LimitReader(in, limit+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	if int64(len(body)) > limit {
-		return nil, fmt.Errorf("read %s: it is longer than %d bytes", path, limit)
+		return nil, tooLong(path, limit)
 	}
 	return body, nil
+}
+
+func tooLong(path string, limit int64) error {
+	return fmt.Errorf("read %s: it is longer than %d bytes", path, limit)
 }

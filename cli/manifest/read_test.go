@@ -69,3 +69,43 @@ func TestJSONIsText(t *testing.T) {
 		t.Errorf("it says %q", got)
 	}
 }
+
+// Half of a surrogate pair is no character, so that it is refused where it stands, in JSON and in YAML; whole pairs are text.
+func TestSurrogates(t *testing.T) {
+	const rest = `"schedule": {"every": {"interval": "90s"}}}`
+	body := "{\"id\": \"n\",\n \"labels\": {\"a\": \"x\\ud800\"}, " + rest
+	if got := show(t, Stdin, body, false); !strings.Contains(got, `-:2: has \ud800, half of a surrogate pair`) {
+		t.Errorf("it says %q", got)
+	}
+	if got := show(t, Stdin, strings.Replace(body, "x\\ud800", "\\ud83d\\ude00", 1), false); !strings.Contains(got, `\U0001F600`) {
+		t.Errorf("a pair is %q", got)
+	}
+	yaml := "id: n\nlabels: {a: \"\\ud800\"}\nschedule: {every: {interval: 90s}}\n"
+	if got := show(t, Stdin, yaml, false); !strings.Contains(got, "-:2: is no YAML") {
+		t.Errorf("YAML: %q", got)
+	}
+}
+
+// A file that is too long is refused by its length, before it is read.
+func TestFilesAreBounded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "jobs.yaml")
+	if err := os.WriteFile(file, []byte("0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if body, err := readAll(file, nil, 10); err != nil || len(body) != 10 {
+		t.Errorf("at the limit: %q, %v", body, err)
+	}
+	_, err := readAll(file, nil, 9)
+	_, stdinErr := readAll(Stdin, strings.NewReader("0123456789"), 9)
+	for _, err := range []error{err, stdinErr} {
+		if err == nil || !strings.Contains(err.Error(), "longer than 9 bytes") {
+			t.Errorf("beyond it: %v", err)
+		}
+	}
+	if err := os.Truncate(file, maxFileBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(1, func() { _, err = Read([]string{file}, nil, "default") }); err == nil || n > 100 {
+		t.Errorf("a file of one byte too many: %v, %v allocations", err, n)
+	}
+}

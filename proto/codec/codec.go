@@ -1,4 +1,5 @@
-// Package codec encodes messages for Connect by their generated code, which takes about half the time of reflection.
+// Package codec encodes messages for Connect by their generated code, which takes about half the time of reflection, and finds
+// in JSON what decoders do not name.
 package codec
 
 import (

@@ -242,7 +242,7 @@ func (u *update) setOverlap() {
 	j.Overlap = u.c.Overlap
 	if blocks(j) && !u.blocked {
 		// Those that the old schedule has just made among them.
-		keys, _ := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn+maxOccurrences)
+		keys, _ := newFinder(u.s, maxFindRows).live(u.c.Tenant, u.c.JobId, maxTakenIn+3*maxOccurrences)
 		u.takeIn(j, keys)
 	}
 	if j.Overlap == storagev1.Overlap_OVERLAP_SKIP {

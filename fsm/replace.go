@@ -9,8 +9,8 @@ import (
 // names them as well, nothing happens to them. Else the old one is closed.
 
 // closeOldSchedule gives what is due under a schedule that is about to be replaced its verdicts: what fell due by now
-// still fires by the old catch-up rule, as the job's old version; what a pause holds up is skipped, and what only waits for
-// its spread is replaced. Of what nobody has named yet it does not know the count.
+// still fires by the old catch-up rule, as the job's old version, at once and up to maxOccurrences of it; what a pause holds up
+// is skipped, and the rest is replaced. Of what nobody has named yet it does not know the count.
 func (u *update) closeOldSchedule() {
 	j, tenant, jobID := u.j, u.c.Tenant, u.c.JobId
 	if u.schedule == nil || isOneShot(j) {
@@ -30,8 +30,13 @@ func (u *update) closeOldSchedule() {
 		j.HeldRule = storagev1.CatchUp_CATCH_UP_UNSPECIFIED
 		u.occur(tenant, jobID, j, nil, false)
 	}
+	if to := missedTo(j, u.stamp); !paused && j.NextMs != 0 && j.WatermarkMs < to {
+		// More was missed than is made at once. What is due and was not missed comes after it.
+		u.closeUpTo(tenant, jobID, j, to, whySkippedReplaced)
+		u.occur(tenant, jobID, j, nil, false)
+	}
 	u.passHorizon(tenant, jobID, j)
-	why := whySkippedMissed
+	why := whySkippedReplaced
 	if paused {
 		why = whySkippedPaused
 	}

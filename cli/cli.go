@@ -78,6 +78,7 @@ func (p *program) app() *cli.App {
 		Commands: []*cli.Command{
 			p.serveCommand(),
 			p.demoCommand(),
+			p.workCommand(),
 			benchCommand(),
 			p.applyCommand(),
 			p.jobsCommand(),

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -26,6 +28,8 @@ const (
 	exitUnavailable  = 5
 	exitPrecondition = 6
 	exitDenied       = 7
+	exitNotRunnable  = 126 // these two are what programs that run others say
+	exitNoProgram    = 127
 	exitInterrupted  = 130
 )
 
@@ -42,6 +46,11 @@ func exitCode(ctx context.Context, err error) int {
 		return exitDiffers
 	case errors.As(err, &wrong):
 		return exitFailed
+	case isNoProgram(err):
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+			return exitNoProgram
+		}
+		return exitNotRunnable
 	case errors.As(err, &coded), // the parser's own: help for a command that is not there
 		errors.As(err, &misused), errors.Is(err, client.ErrInvalid), isParserError(err):
 		return exitUsage
@@ -65,6 +74,12 @@ func exitCode(ctx context.Context, err error) int {
 
 // wrongError is what a command was to find out and found to be wrong: it decides the exit code, whatever else failed.
 type wrongError struct{ error }
+
+// isNoProgram reports whether err is about a program that work is to run and cannot.
+func isNoProgram(err error) bool {
+	var missing *exec.Error
+	return errors.As(err, &missing)
+}
 
 // isParserError reports whether err is the parser's own about required flags, which it does not let a program name.
 func isParserError(err error) bool {

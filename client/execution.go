@@ -45,6 +45,8 @@ type Execution struct {
 
 	token string
 	lease time.Duration
+	// ahead is by how much the server's clock was ahead of this worker's when the execution was received, or a little less.
+	ahead time.Duration
 	// cancel ends the handler's context.
 	cancel context.CancelCauseFunc
 
@@ -57,7 +59,7 @@ type Execution struct {
 
 func newExecution(l *carillonv1.Lease, now time.Time) *Execution {
 	lease := l.GetLeaseLength().AsDuration()
-	return &Execution{
+	e := &Execution{
 		ID: l.GetExecutionId(), JobID: l.GetJobId(), Tenant: l.GetTenant(), Queue: l.GetQueue(),
 		Attempt: l.GetAttempt(), MaxAttempts: l.GetMaxAttempts(), FencingNumber: l.GetFencingNumber(),
 		NominalTime: l.GetNominalTime().AsTime(), ReceivedTime: now,
@@ -66,6 +68,10 @@ func newExecution(l *carillonv1.Lease, now time.Time) *Execution {
 		Progress: l.GetProgress(),
 		token:    l.GetLeaseToken(), lease: lease, deadline: now.Add(lease),
 	}
+	if l.GetDeadline() != nil {
+		e.ahead = l.GetDeadline().AsTime().Add(-lease).Sub(now)
+	}
+	return e
 }
 
 // Deadline is when the lease ends unless a heartbeat extends it, by this worker's clock. An outage of the servers extends
@@ -132,8 +138,28 @@ func (e *retryAfter) Unwrap() error { return e.error }
 
 // SnoozeUntil as a handler's error says that nothing failed but it is not the time yet: the next attempt comes at t. It
 // never makes a dead letter.
-func SnoozeUntil(t time.Time) error { return &snoozed{t} }
+func SnoozeUntil(t time.Time) error { return &snoozed{until: t} }
 
-type snoozed struct{ until time.Time }
+// SnoozeFor is SnoozeUntil, d after the handler's end, by the server's clock.
+func SnoozeFor(d time.Duration) error { return &snoozed{delay: d} }
 
-func (e *snoozed) Error() string { return "snoozed until " + e.until.UTC().Format(time.RFC3339Nano) }
+type snoozed struct {
+	// until is the instant, or zero.
+	until time.Time
+	delay time.Duration
+}
+
+func (s *snoozed) Error() string {
+	if s.until.IsZero() {
+		return "snoozed for " + s.delay.String()
+	}
+	return "snoozed until " + s.until.UTC().Format(time.RFC3339Nano)
+}
+
+// of is until when e is snoozed at now.
+func (s *snoozed) of(e *Execution, now time.Time) time.Time {
+	if s.until.IsZero() {
+		return now.Add(e.ahead).Add(max(0, s.delay))
+	}
+	return s.until
+}

@@ -8,6 +8,9 @@ const DefaultTimeout = 30 * time.Second
 // MaxProgress bounds what SetProgress takes.
 const MaxProgress = 16 << 10
 
+// MaxResult is how many bytes of a handler's result the server takes.
+const MaxResult = 256 << 10
+
 const (
 	// tryTimeout bounds one try of a call, so that a frozen node costs a try and not the call; those of bulk operations, of
 	// verifications and of a clock's advance wait for work to be done.

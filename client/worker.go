@@ -18,7 +18,7 @@ import (
 
 // Handler runs one execution. ctx ends when the lease is lost, the execution is cancelled or the worker has stopped for
 // longer than its grace; context.Cause tells which. A nil error completes the execution with result; another fails the
-// attempt, unless it is made by NonRetryable, RetryAfter or SnoozeUntil. A panic is a failure. A handler must end when ctx
+// attempt, unless it is made by NonRetryable, RetryAfter, SnoozeUntil or SnoozeFor. A panic is a failure. A handler must end when ctx
 // does: the worker keeps its lease until then.
 type Handler func(ctx context.Context, e *Execution) (result []byte, err error)
 
@@ -38,6 +38,9 @@ type WorkerConfig struct {
 	Wait time.Duration
 	// Grace is how long handlers may go on after Run's context has ended. Default: 20 s; negative: none.
 	Grace time.Duration
+	// Hurry ends what is left of the grace when it is closed, or at once if it was closed before: for a second signal. It
+	// does not stop a worker by itself. Default: nil, never.
+	Hurry <-chan struct{}
 	// Logger is told of lost leases, panics and calls that fail; of claims the first time and when one is answered again.
 	// Default: the client's if it was given one, else slog.Default().
 	Logger *slog.Logger
@@ -107,13 +110,13 @@ func defaultName() string {
 }
 
 // Run claims and runs executions until ctx ends or the server refuses the claims for good, which is the error it returns; a
-// configuration beyond a limit is one too, and names the field.
+// configuration beyond a limit is an ErrInvalid that names the field.
 // Then it claims no more, lets handlers go on for the grace, ends their contexts with ErrShutdown, waits for them, and
 // gives back uncounted what they did not finish. It returns nil if ctx ended it, whatever was left. A Worker can be run
 // again, and more than once at a time.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.invalid != nil {
-		return fmt.Errorf("run worker: %w", w.invalid)
+		return fmt.Errorf("run worker: %w: %w", ErrInvalid, w.invalid)
 	}
 	r := newRun(ctx, w)
 	r.background.Go(r.beats)

@@ -93,7 +93,7 @@ func (r *run) ended(ctx context.Context, e *Execution, result []byte, err error)
 		return
 	}
 	item := &carillonv1.CompleteItem{ExecutionId: e.ID, LeaseToken: e.token}
-	setOutcome(item, result, err, errors.Is(cause, ErrShutdown))
+	setOutcome(item, e, result, err, errors.Is(cause, ErrShutdown))
 	if err != nil && e.hasNews() {
 		// The next attempt is to begin where this one stopped.
 		r.beat(r.work, []*Execution{e})
@@ -126,8 +126,8 @@ func panicStack() string {
 	return strings.Join(stack[:min(len(stack), lines)], "\n")
 }
 
-// setOutcome says how an attempt ended, as its handler's result has it.
-func setOutcome(item *carillonv1.CompleteItem, result []byte, err error, stopping bool) {
+// setOutcome says how e's attempt ended, as its handler's result has it.
+func setOutcome(item *carillonv1.CompleteItem, e *Execution, result []byte, err error, stopping bool) {
 	var (
 		snooze *snoozed
 		after  *retryAfter
@@ -137,7 +137,7 @@ func setOutcome(item *carillonv1.CompleteItem, result []byte, err error, stoppin
 	case err == nil:
 		item.Outcome = &carillonv1.CompleteItem_Succeeded{Succeeded: &carillonv1.Succeeded{Result: result}}
 	case errors.As(err, &snooze):
-		until := timestamppb.New(snooze.until)
+		until := timestamppb.New(snooze.of(e, time.Now()))
 		item.Outcome = &carillonv1.CompleteItem_Snoozed{Snoozed: &carillonv1.Snoozed{Until: until}}
 	case errors.As(err, &final):
 		failed := &carillonv1.Failed{Error: errorText(err), NonRetryable: true}
@@ -178,6 +178,7 @@ func (r *run) release(leases []*carillonv1.Lease) {
 // stop sees a run to its end, see Worker.Run.
 func (r *run) stop() {
 	grace := time.AfterFunc(max(0, r.worker.config.Grace), func() { r.endHandling(ErrShutdown) })
+	r.background.Go(r.hurry)
 	r.handlers.Wait()
 	grace.Stop()
 	drain := time.AfterFunc(drainTimeout, r.endWork)
@@ -186,4 +187,13 @@ func (r *run) stop() {
 	r.endWork()
 	r.completions.close()
 	r.background.Wait()
+}
+
+// hurry ends the grace when it is told to.
+func (r *run) hurry() {
+	select {
+	case <-r.worker.config.Hurry:
+		r.endHandling(ErrShutdown)
+	case <-r.work.Done():
+	}
 }

@@ -284,6 +284,7 @@ func TestHandlersErrorDecidesWhatComesNext(t *testing.T) {
 		{"retry after", fmt.Errorf("busy: %w", client.RetryAfter(no, time.Hour)), retrying, time.Hour, "busy: no"},
 		{"not retryable", client.NonRetryable(no), dead, 0, "no"},
 		{"snooze", client.SnoozeUntil(time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)), retrying, 24 * time.Hour, ""},
+		{"snooze for a while", fmt.Errorf("busy: %w", client.SnoozeFor(time.Hour)), retrying, time.Hour, ""},
 		{"text that is none, and long", errors.New("\xff\x00" + strings.Repeat("ä", 4000)), retrying, time.Second,
 			"\uFFFD\uFFFD" + strings.Repeat("ä", 2045)},
 	}

@@ -129,14 +129,20 @@ func (w *crew) produce(i int) {
 	next := func(fsm.Result) {
 		c.after(c.between(20*millisecond, 300*millisecond), func() { w.produce(i) })
 	}
-	if len(w.jobs) < 3 || c.rng.IntN(2) == 0 {
+	if len(w.jobs) < 3 || c.rng.IntN(3) == 0 {
 		w.create(next)
 		return
 	}
 	j := w.jobs[c.rng.IntN(len(w.jobs))]
-	switch c.rng.IntN(8) {
-	case 6, 7:
+	switch c.rng.IntN(12) {
+	case 6, 7, 8:
 		w.freeze(1+uint32(c.rng.IntN(int(c.shards))), c.rng.IntN(len(frozen)), c.rng.IntN(2) == 0, next)
+	case 9:
+		w.ask(j.shard, w.put(j), counted(c, Put, next))
+	case 10:
+		w.ask(j.shard, w.backfill(j), counted(c, Backfilled, next))
+	case 11:
+		w.ask(j.shard, w.updateOthers(j), next)
 	case 0:
 		c.count(Updated)
 		w.ask(j.shard, w.update(j), next)
@@ -166,16 +172,8 @@ func (w *crew) create(next func(fsm.Result)) {
 	c := w.c
 	_, hash := w.key()
 	j := job{shard: 1 + uint32(c.rng.IntN(int(c.shards))), id: fmt.Sprintf("job-%d", w.asked)}
-	item := &storagev1.CreateJob{
-		Tenant: tenant, JobId: j.id, Hash: hash, Schedule: w.schedule(), CatchUp: storagev1.CatchUp(1 + c.rng.IntN(3)),
-		Template: &storagev1.Template{
-			Queue: fmt.Sprintf("q%d", c.rng.IntN(2)), Priority: uint32(c.rng.IntN(10)), LeaseMs: leaseMS,
-			Payload: make([]byte, c.rng.IntN(2000)),
-			Retry: &storagev1.RetryPolicy{
-				MaxAttempts: uint32(1 + c.rng.IntN(4)), FirstDelayMs: 100, FactorThousandths: 2000, MaxDelayMs: 1000, JitterThousandths: 100,
-			},
-		},
-	}
+	item := w.definition(j)
+	item.Hash = hash
 	knows := c.rng.IntN(2) == 0
 	w.ask(j.shard, func(n *node) *storagev1.Command {
 		item := item.CloneVT()
@@ -197,6 +195,22 @@ func (w *crew) create(next func(fsm.Result)) {
 		w.jobs = append(w.jobs, j)
 		next(r)
 	})
+}
+
+// definition is what a job may be.
+func (w *crew) definition(j job) *storagev1.CreateJob {
+	c := w.c
+	return &storagev1.CreateJob{
+		Tenant: tenant, JobId: j.id, Schedule: w.schedule(), CatchUp: storagev1.CatchUp(1 + c.rng.IntN(3)),
+		Labels: []*storagev1.KeyValue{{Key: "team", Value: []string{"a", "b"}[c.rng.IntN(2)]}},
+		Template: &storagev1.Template{
+			Queue: fmt.Sprintf("q%d", c.rng.IntN(2)), Priority: uint32(c.rng.IntN(10)), LeaseMs: leaseMS,
+			Payload: make([]byte, c.rng.IntN(2000)),
+			Retry: &storagev1.RetryPolicy{
+				MaxAttempts: uint32(1 + c.rng.IntN(4)), FirstDelayMs: 100, FactorThousandths: 2000, MaxDelayMs: 1000, JitterThousandths: 100,
+			},
+		},
+	}
 }
 
 // tooLate says that a create was rightly refused: nobody took it in until the last of the instants that it names had passed.
@@ -274,11 +288,16 @@ func (w *crew) update(j job) func(*node) *storagev1.Command {
 	}
 }
 
-// pause pauses or resumes a job.
+// pause pauses or resumes a job; some pauses end by themselves.
 func (w *crew) pause(j job, state storagev1.JobState, next func(fsm.Result)) {
+	c := w.c
 	key, hash := w.key()
 	u := &storagev1.UpdateJob{
-		Tenant: tenant, JobId: j.id, IdempotencyKey: key, Hash: hash, Fields: []string{"state"}, State: state,
+		Tenant: tenant, JobId: j.id, IdempotencyKey: key, Hash: hash, Fields: []string{"state", "pause"}, State: state,
+		Pause: &storagev1.Pause{Resume: storagev1.CatchUp(c.rng.IntN(4))},
+	}
+	if state == storagev1.JobState_JOB_STATE_PAUSED && c.rng.IntN(3) == 0 {
+		u.Pause.UntilMs = c.trueMS() + c.between(500, 3000)
 	}
 	w.paused[j.id] = true
 	w.pausing++
@@ -288,19 +307,28 @@ func (w *crew) pause(j job, state storagev1.JobState, next func(fsm.Result)) {
 	})
 }
 
-// frozen is what is paused as a whole: a queue, the tenant, and by a rule the jobs that were updated.
+// frozen is what is paused as a whole: queues, the tenant, and by rules the jobs that were updated, and those of a team.
 var frozen = [...]func(pause *storagev1.Pause, paused bool, version uint64) *storagev1.Command{
-	func(p *storagev1.Pause, paused bool, version uint64) *storagev1.Command {
-		return &storagev1.Command{PutQueue: &storagev1.QueueSettings{Name: "q0", Paused: paused, Version: version, Pause: p}}
-	},
+	freezeQueue("q0"), freezeQueue("q1"),
 	func(p *storagev1.Pause, paused bool, version uint64) *storagev1.Command {
 		return &storagev1.Command{PutTenant: &storagev1.TenantSettings{Name: tenant, Paused: paused, Version: version, Pause: p}}
 	},
-	func(p *storagev1.Pause, paused bool, version uint64) *storagev1.Command {
+	freezeLabel("rule", &storagev1.LabelSelector{Key: "k", AnyValue: true}),
+	freezeLabel("team", &storagev1.LabelSelector{Key: "team", Value: "a"}),
+}
+
+func freezeQueue(name string) func(*storagev1.Pause, bool, uint64) *storagev1.Command {
+	return func(p *storagev1.Pause, paused bool, version uint64) *storagev1.Command {
+		return &storagev1.Command{PutQueue: &storagev1.QueueSettings{Name: name, Paused: paused, Version: version, Pause: p}}
+	}
+}
+
+func freezeLabel(id string, label *storagev1.LabelSelector) func(*storagev1.Pause, bool, uint64) *storagev1.Command {
+	return func(p *storagev1.Pause, paused bool, version uint64) *storagev1.Command {
 		return &storagev1.Command{PutPauseRule: &storagev1.PauseRule{
-			Id: "rule", Deleted: !paused, Version: version, Pause: p, Labels: []*storagev1.LabelSelector{{Key: "k", AnyValue: true}},
+			Id: id, Deleted: !paused, Version: version, Pause: p, Labels: []*storagev1.LabelSelector{label},
 		}}
-	},
+	}
 }
 
 // freeze pauses or resumes one of frozen in a shard; some pauses end by themselves.

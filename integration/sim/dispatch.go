@@ -145,12 +145,27 @@ func (d *dispatcher) step() {
 	if d.stepping || !d.tasks {
 		return
 	}
-	open := slices.DeleteFunc(fsm.Tasks(d.n.rows(d.shard)), (*storagev1.Task).GetFinished)
+	open := slices.DeleteFunc(fsm.Tasks(d.n.rows(d.shard)), func(t *storagev1.Task) bool {
+		// A backfill that makes its occurrences in turn goes on by itself.
+		return t.Finished || t.Backfill != nil && t.Backfill.HandedMs >= t.Backfill.ToMs
+	})
 	if d.tasks = len(open) > 0; !d.tasks {
 		return
 	}
 	d.stepping = true
-	task := &storagev1.StepTask{Id: open[0].Id, Limit: uint32(d.n.c.between(1, 4))}
+	next := open[d.n.c.rng.IntN(len(open))]
+	task := &storagev1.StepTask{Id: next.Id, Limit: uint32(d.n.c.between(1, 4))}
+	if b := next.Backfill; b.GetSchedule().GetCron() != nil {
+		s := series{schedule: b.Schedule}
+		task.FromMs, task.ToMs = b.HandedMs, b.ToMs
+		for at, ok := s.after(d.n.c, b.HandedMs); ok && at <= b.ToMs; at, ok = s.after(d.n.c, at) {
+			if len(task.InstantsMs) == int(task.Limit) {
+				task.ToMs = task.InstantsMs[task.Limit-1]
+				break
+			}
+			task.InstantsMs = append(task.InstantsMs, at)
+		}
+	}
 	d.propose(&storagev1.Command{StepTask: task}, func(fsm.Result, error) {
 		d.stepping = false
 		d.wake(10 * millisecond)

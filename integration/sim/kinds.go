@@ -9,6 +9,8 @@ const (
 	Updated
 	Deleted
 	Triggered
+	Put
+	Backfilled
 	Frozen
 	Cancelled
 	Leased
@@ -66,7 +68,7 @@ const (
 // String names the kind as reports do.
 func (k Kind) String() string {
 	return [Kinds]string{
-		"jobs created", "jobs updated", "jobs deleted", "jobs triggered", "pauses put and ended", "executions cancelled", "leases", "completions",
+		"jobs created", "jobs updated", "jobs deleted", "jobs triggered", "jobs put", "backfills started", "pauses put and ended", "executions cancelled", "leases", "completions",
 		"stale words refused", "leases lost", "acknowledgements", "retries", "elections",
 		"frames dropped", "frames repeated", "frames delayed", "cuts", "cuts of one direction", "crashes before a sync",
 		"crashes after a sync", "commits lost", "disks failed", "disks full", "disks slow", "disks wiped", "nodes lost", "pauses", "clock steps",

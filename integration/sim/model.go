@@ -82,6 +82,7 @@ func (m *model) applied(by *machine, rows fsm.Reader, index uint64, e *storagev1
 			s.since = e.StampMs
 		}
 		in.granted(results[i].Leases)
+		in.stopped(e, rows, results[i].Leases)
 		in.schedules(cmd, e.StampMs, results[i])
 		for k, h := range cmd.GetHeartbeats().GetItems() {
 			in.extended(h, results[i].Items[k])
@@ -107,6 +108,23 @@ func (m *model) applied(by *machine, rows fsm.Reader, index uint64, e *storagev1
 func (in *entry) granted(leases []*storagev1.Execution) {
 	for _, e := range leases {
 		in.s.leases[e.Fencing] = &lease{deadline: e.DeadlineMs, length: e.LeaseLengthMs}
+	}
+}
+
+// stopped: S5, nothing is leased whose queue, tenant or job is paused. What an entry with a pause or a resume leases may be
+// either side of it.
+func (in *entry) stopped(e *storagev1.Entry, rows fsm.Reader, leases []*storagev1.Execution) {
+	for _, cmd := range e.Commands {
+		if cmd.PutQueue != nil || cmd.PutTenant != nil || cmd.UpdateJob != nil {
+			return
+		}
+	}
+	for _, x := range leases {
+		v, ok := fsm.GetJob(rows, x.Tenant, x.JobId)
+		isPaused := ok && v.Job.Incarnation == x.Incarnation && v.State == storagev1.JobState_JOB_STATE_PAUSED
+		if isPaused || fsm.QueuePaused(fsm.ReadQueue(rows, x.Template.GetQueue())) || fsm.TenantPaused(fsm.ReadTenant(rows, x.Tenant)) {
+			in.c.fail("S5: shard %d: %s is leased under %d, and is paused", in.shard, fsm.ExecutionID(x), x.Fencing)
+		}
 	}
 }
 

@@ -69,6 +69,9 @@ func (in *entry) schedules(cmd *storagev1.Command, stampMS int64, r fsm.Result) 
 	if u := cmd.UpdateJob; u != nil && r.Refusal == nil {
 		in.given[jobVersion{u.JobId, r.Job.Incarnation, r.Job.Version}] = r.Job.Schedule
 	}
+	if p := cmd.PutJob; p != nil && r.Refusal == nil {
+		in.given[jobVersion{p.Job.JobId, r.Job.Incarnation, r.Job.Version}] = r.Job.Schedule
+	}
 }
 
 // changed follows what a transition of a job means for its instants.
@@ -83,7 +86,7 @@ func (in *entry) changed(ev *storagev1.Event) {
 			return
 		}
 		// An update may exhaust the job under its new schedule, and says so before it tells of itself.
-		s.reschedule(given, in.stampMS)
+		s.reschedule(in.c, given, in.stampMS)
 		if at, ok := s.next(in.c); ok {
 			in.c.fail("S4: shard %d: %s is exhausted, and fires at %d", in.shard, ev.JobId, at)
 		}
@@ -109,7 +112,7 @@ func (in *entry) changed(ev *storagev1.Event) {
 	}
 	switch {
 	case s != nil:
-		s.reschedule(given, in.stampMS)
+		s.reschedule(in.c, given, in.stampMS)
 	case isRecurring(given):
 		in.s.series[ev.JobId] = &series{incarnation: ev.Incarnation, schedule: given, afterMS: in.stampMS}
 	}
@@ -117,11 +120,34 @@ func (in *entry) changed(ev *storagev1.Event) {
 
 func isRecurring(s *storagev1.Schedule) bool { return s.GetEvery() != nil || s.GetCron() != nil }
 
-// reschedule follows a change of the schedule, if given is another one.
-func (s *series) reschedule(given *storagev1.Schedule, stampMS int64) {
-	if isRecurring(given) && !sameSchedule(s.schedule, given) {
-		s.schedule, s.afterMS = given, max(s.afterMS, stampMS)
+// reschedule follows a change of the schedule, if given is another one. Unless it goes on with what has come, it begins now.
+func (s *series) reschedule(c *cluster, given *storagev1.Schedule, stampMS int64) {
+	if !isRecurring(given) || sameSchedule(s.schedule, given) {
+		return
 	}
+	if !s.continues(c, given, stampMS) {
+		s.afterMS = max(s.afterMS, stampMS)
+	}
+	s.schedule = given
+}
+
+// continues says whether given names the instants up to now that have no verdict, as the schedule so far does.
+func (s *series) continues(c *cluster, given *storagev1.Schedule, stampMS int64) bool {
+	first, ok := s.next(c)
+	covers := func(x *storagev1.Schedule) bool { return x.GetCron().GetEndMs() == 0 || x.Cron.EndMs >= stampMS }
+	return ok && first <= stampMS && covers(s.schedule) && covers(given) && sameSchedule(unbounded(s.schedule), unbounded(given))
+}
+
+// unbounded is a schedule that has neither an end nor a number of runs.
+func unbounded(s *storagev1.Schedule) *storagev1.Schedule {
+	s = s.CloneVT()
+	if s.Cron != nil {
+		s.Cron.EndMs, s.Cron.MaxRuns = 0, 0
+	}
+	if s.Every != nil {
+		s.Every.MaxRuns = 0
+	}
+	return s
 }
 
 func sameSchedule(a, b *storagev1.Schedule) bool {

@@ -260,6 +260,7 @@ func (u *update) revive() {
 		u.closeUnknown(u.c.Tenant, u.c.JobId, j, to, whySkippedOverlap)
 		j.WatermarkMs, j.Horizon.ToMs = to, to
 	}
+	u.noteZone(j.Horizon) // the walk over older horizons has left it out
 	j.State = storagev1.JobState_JOB_STATE_ACTIVE
 	u.rearm(u.c.Tenant, u.c.JobId, j, 0)
 }

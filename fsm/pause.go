@@ -13,6 +13,7 @@ func (u *update) pause() {
 		u.dropWaiting(u.waitingKey)
 		j.Template = u.waiting.Template
 	}
+	u.noteZone(j.Horizon) // the walk over older horizons leaves out an exhausted job
 	u.pauseJob(tenant, jobID, j, u.waiting == nil || j.Triggered)
 	u.waiting = nil
 	u.setPause()

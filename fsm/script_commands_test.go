@@ -16,12 +16,15 @@ var commands = map[string]func(*script, args) *storagev1.Command{
 	"create": func(sc *script, a args) *storagev1.Command {
 		return &storagev1.Command{CreateJobs: &storagev1.CreateJobs{Items: []*storagev1.CreateJob{buildCreate(sc, a)}}}
 	},
-	"put":       buildPut,
-	"update":    buildUpdate,
-	"pause":     buildUpdate,
-	"resume":    buildUpdate,
-	"delete":    buildDelete,
-	"expand":    buildExpand,
+	"put":    buildPut,
+	"update": buildUpdate,
+	"pause":  buildUpdate,
+	"resume": buildUpdate,
+	"delete": buildDelete,
+	"expand": buildExpand,
+	"zones": func(_ *script, a args) *storagev1.Command {
+		return &storagev1.Command{SetZoneVersion: &storagev1.SetZoneVersion{Version: a.str("version", "2026b"), Done: a.has("done")}}
+	},
 	"trigger":   buildTrigger,
 	"advance":   buildAdvance,
 	"claim":     buildClaim,

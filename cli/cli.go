@@ -79,6 +79,7 @@ func (p *program) app() *cli.App {
 			p.serveCommand(),
 			p.demoCommand(),
 			p.workCommand(),
+			p.relayCommand(),
 			benchCommand(),
 			p.applyCommand(),
 			p.jobsCommand(),

@@ -136,6 +136,14 @@ type retryAfter struct {
 
 func (e *retryAfter) Unwrap() error { return e.error }
 
+// Release as a handler's error gives the execution back as if it had not been claimed: it is ready again at once, for any
+// worker, and the attempt is not counted. A worker that does so lest it work now needs a Gate, or claims it again.
+func Release(err error) error { return &released{err} }
+
+type released struct{ error }
+
+func (e *released) Unwrap() error { return e.error }
+
 // SnoozeUntil as a handler's error says that nothing failed but it is not the time yet: the next attempt comes at t. It
 // never makes a dead letter.
 func SnoozeUntil(t time.Time) error { return &snoozed{until: t} }

@@ -37,6 +37,8 @@ const (
 
 	// slotsLinger is how long a busy worker lets slots come together, so that it does not claim them one by one.
 	slotsLinger = 10 * time.Millisecond
+	// gateDelay is when a gate that admits nothing is asked again.
+	gateDelay = time.Second
 	// drainTimeout is how long completions are tried after the last handler of a stopping worker has ended.
 	drainTimeout = 10 * time.Second
 )

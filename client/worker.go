@@ -18,7 +18,7 @@ import (
 
 // Handler runs one execution. ctx ends when the lease is lost, the execution is cancelled or the worker has stopped for
 // longer than its grace; context.Cause tells which. A nil error completes the execution with result; another fails the
-// attempt, unless it is made by NonRetryable, RetryAfter, SnoozeUntil or SnoozeFor. A panic is a failure. A handler must end when ctx
+// attempt, unless it is made by NonRetryable, RetryAfter, SnoozeUntil, SnoozeFor or Release. A panic is a failure. A handler must end when ctx
 // does: the worker keeps its lease until then.
 type Handler func(ctx context.Context, e *Execution) (result []byte, err error)
 
@@ -36,6 +36,10 @@ type WorkerConfig struct {
 	Lease time.Duration
 	// Wait is how long a call waits for work, at most 60 s. Default: 30 s.
 	Wait time.Duration
+	// Gate, if it is set, is asked before each claim how many of the free places may be filled now, for a worker that depends
+	// on something which may be away. It waits until that is at least one or ctx ends; after another answer it is asked again
+	// a second later. What a claim brings that was sent before is given to the handler all the same: see Release.
+	Gate func(ctx context.Context, free int) int
 	// Grace is how long handlers may go on after Run's context has ended. Default: 20 s; negative: none.
 	Grace time.Duration
 	// Hurry ends what is left of the grace when it is closed, or at once if it was closed before: for a second signal. It
@@ -136,6 +140,9 @@ func (r *run) claims(ctx context.Context) error {
 			return nil
 		}
 		if n == 0 {
+			if free = r.gate(ctx, free); free < 1 {
+				continue
+			}
 			n = min(free, r.worker.config.ClaimBatch)
 		}
 		leases, err := r.claim(ctx, id, n, r.worker.config.Wait)
@@ -155,6 +162,21 @@ func (r *run) claims(ctx context.Context) error {
 			sleep(ctx, backoff(failures+4, 0))
 		}
 	}
+}
+
+// gate is how many of the free places may be filled; none if ctx has ended.
+func (r *run) gate(ctx context.Context, free int) int {
+	if r.worker.config.Gate == nil {
+		return free
+	}
+	admitted := min(free, r.worker.config.Gate(ctx, free))
+	if admitted < 1 {
+		sleep(ctx, gateDelay)
+	}
+	if ctx.Err() != nil {
+		return 0
+	}
+	return admitted
 }
 
 func (r *run) claim(ctx context.Context, id string, n int, wait time.Duration) ([]*carillonv1.Lease, error) {

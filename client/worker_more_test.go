@@ -3,9 +3,12 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +47,71 @@ func TestWorkerInAHurryEndsTheGrace_W3(t *testing.T) {
 		})
 		until(t, s, id, succeeded)
 		stop()
+	})
+}
+
+// A handler finds that it cannot work now: what it has is given back, and no more is claimed until the gate opens.
+func TestGateHoldsClaimsBack(t *testing.T) {
+	in(t, func(t *testing.T, s *clienttest.Server, c *client.Client) {
+		ids := []string{
+			create(t, c, client.Job{ID: "a", Retry: &client.RetryPolicy{MaxAttempts: 1}}),
+			create(t, c, client.Job{ID: "b", Retry: &client.RetryPolicy{MaxAttempts: 1}}),
+		}
+		var away atomic.Bool
+		away.Store(true)
+		opened := make(chan struct{})
+		var asked []int
+		config := client.WorkerConfig{Concurrency: 2, Gate: func(ctx context.Context, free int) int {
+			asked = append(asked, free)
+			if !away.Load() {
+				return 1
+			}
+			if len(asked) == 1 {
+				return 5 // more than is free is as much as is free
+			}
+			select {
+			case <-opened:
+				return 0 // asked again later
+			case <-ctx.Done():
+				return 1 // too late
+			}
+		}}
+		stop := work(t, c, config, func(context.Context, *client.Execution) ([]byte, error) {
+			if away.Load() {
+				return nil, fmt.Errorf("not now: %w", client.Release(errors.New("away")))
+			}
+			return nil, nil
+		})
+		time.Sleep(time.Hour)
+		for _, id := range ids {
+			if e := s.Execution(id); e.GetState() != ready || e.GetAttempt() != 0 || e.GetAttemptsTotal() != 1 {
+				t.Errorf("execution %v", e)
+			}
+		}
+		if n := s.Calls("Claim"); n != 1 {
+			t.Errorf("%d claims", n)
+		}
+		began := time.Now()
+		away.Store(false)
+		close(opened)
+		for _, id := range ids {
+			until(t, s, id, succeeded)
+		}
+		if took := time.Since(began); took < time.Second || took > 2*time.Second {
+			t.Errorf("it worked %s after the gate had opened", took)
+		}
+		stop()
+		if asked[0] != 2 || asked[1] != 2 {
+			t.Errorf("the gate was asked for %v", asked)
+		}
+
+		away.Store(true)
+		stop = work(t, c, config, nil)
+		time.Sleep(time.Minute)
+		stop() // while the gate is closed
+		if n := s.Calls("Claim"); n > 5 {
+			t.Errorf("%d claims", n)
+		}
 	})
 }
 

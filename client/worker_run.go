@@ -132,6 +132,7 @@ func setOutcome(item *carillonv1.CompleteItem, e *Execution, result []byte, err 
 		snooze *snoozed
 		after  *retryAfter
 		final  *nonRetryable
+		back   *released
 	)
 	switch {
 	case err == nil:
@@ -142,7 +143,7 @@ func setOutcome(item *carillonv1.CompleteItem, e *Execution, result []byte, err 
 	case errors.As(err, &final):
 		failed := &carillonv1.Failed{Error: errorText(err), NonRetryable: true}
 		item.Outcome = &carillonv1.CompleteItem_Failed{Failed: failed}
-	case stopping:
+	case stopping, errors.As(err, &back):
 		item.Outcome = &carillonv1.CompleteItem_Released{Released: &carillonv1.Released{}}
 	default:
 		failed := &carillonv1.Failed{Error: errorText(err)}

@@ -18,11 +18,12 @@ const module = "github.com/carillon-scheduler/carillon"
 // adds an arrow here changes the architecture and says so in docs/architecture.md.
 var arrows = map[string][]string{
 	"":                                    {"cli"},
-	"cli":                                 {"cli/manifest", "client", "command", "node", "bench", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
+	"cli":                                 {"cli/manifest", "client", "command", "relay", "node", "bench", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
 	"cli/manifest":                        {"proto/carillon/v1", "proto/codec"},
 	"client":                              {"proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/codec"},
 	"client/clienttest":                   {"client", "cron", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect"},
 	"command":                             {"client", "proto/carillon/v1"},
+	"relay":                               {"client"},
 	"bench":                               {"client", "proto/carillon/v1", "proto/carillon/v1/carillonv1connect", "proto/codec"},
 	"node":                                {"node/clock", "node/control", "node/dispatch", "node/expand", "node/peer", "node/replica", "node/route", "rpc", "cron", "schedule", "store", "fsm", "proto/carillon/storage/v1", "proto/carillon/cluster/v1"},
 	"node/clock":                          {},
@@ -59,7 +60,8 @@ var owners = map[string][]string{
 	"connectrpc.com":                {"rpc", "client", "client/clienttest", "bench", "cli", "node/route", "proto/carillon/v1/carillonv1connect", "proto/carillon/cluster/v1/clusterv1connect"},
 	"github.com/urfave/cli":         {"cli"},
 	"go.yaml.in/yaml":               {"cli/manifest"},
-	"github.com/prometheus":         {"node"},
+	"github.com/prometheus":         {"node", "relay", "cli"},
+	"github.com/sony/gobreaker":     {"relay"},
 }
 
 type file struct {

@@ -5,7 +5,7 @@ TOOL     = $(GO) tool -modfile=tools.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  = -X github.com/carillon-scheduler/carillon/node.Version=$(VERSION)
 # Packages whose goroutines the race detector watches in CI.
-RACE     = ./fsm ./wheel ./cron ./schedule ./store ./node/... ./rpc ./client
+RACE     = ./fsm ./wheel ./cron ./schedule ./store ./node/... ./rpc ./client ./command ./relay
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo cluster test test-race integration sim drills fuzz bench lint fmt gen check-gen clean

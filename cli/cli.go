@@ -106,7 +106,9 @@ func (p *program) app() *cli.App {
 func prepare(parent string, commands []*cli.Command) {
 	for _, c := range commands {
 		name := parent + " " + c.Name
-		c.OnUsageError = onUsageError
+		if c.OnUsageError == nil {
+			c.OnUsageError = onUsageError
+		}
 		c.HideHelpCommand = true
 		c.UsageText = strings.TrimSpace(name + " [options] " + c.ArgsUsage)
 		if c.Action == nil {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -43,6 +44,9 @@ func (p *program) workCommand() *cli.Command {
 			},
 			&cli.IntSliceFlag{Name: "fatal-exit", Usage: "exit `CODE` that no further attempt can help; repeatable"},
 		}, workerFlags(1)...),
+		OnUsageError: func(c *cli.Context, err error, isSubcommand bool) error {
+			return fmt.Errorf("%w (the program and its flags stand after --)", onUsageError(c, err, isSubcommand))
+		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
 				return usage(c, "CMD is missing")

@@ -198,3 +198,56 @@ func TestRelayRefusesPrivateAddresses(t *testing.T) {
 		t.Error("the receiver was asked")
 	}
 }
+
+// A request under way hears of a cancel within one heartbeat, and of a second signal at once; then the execution is back,
+// uncounted, and a relay that is killed loses it as any worker does.
+func TestRelayInterruptsRequests(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "", "--shards", "4")
+	arrived, left := make(chan string, 10), make(chan string, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		_, _ = io.ReadAll(req.Body) // only then the server watches the connection
+		arrived <- req.Header.Get("Carillon-Attempt")
+		<-req.Context().Done()
+		left <- req.Header.Get("Carillon-Job-Id")
+	}))
+	defer receiver.Close()
+	s.create(&carillonv1.JobSpec{Id: "w4", Queue: "w4", Schedule: in(0), Lease: durationpb.New(3 * time.Second)})
+	s.relay("w4", receiver.URL, "--allow-private", "--timeout", "1h")
+	<-arrived
+	id := s.onlyExecution("w4").GetId()
+	call(t, s.executions().CancelExecution, &carillonv1.CancelExecutionRequest{Id: id})
+	began := time.Now()
+	<-left
+	if took := time.Since(began); took > time.Second+slack {
+		t.Errorf("the request ended after %v; a heartbeat comes each second", took)
+	}
+	await(t, 10*time.Second, "it is cancelled", func() bool { return s.execution(id).GetState() == cancelledState })
+
+	s.create(&carillonv1.JobSpec{
+		Id: "w3", Queue: "w3", Schedule: in(0), Retry: &carillonv1.RetryPolicy{MaxAttempts: 2}, Lease: durationpb.New(2 * time.Second),
+	})
+	w := s.relay("w3", receiver.URL, "--allow-private", "--timeout", "1h", "--grace", "1h")
+	<-arrived
+	w.signal(syscall.SIGTERM)
+	await(t, 10*time.Second, "it has heard the first signal", func() bool { return strings.Contains(w.log.String(), "stopping:") })
+	w.signal(syscall.SIGTERM)
+	if code := w.ends(); code != 0 {
+		t.Errorf("the relay ended with %d", code)
+	}
+	if e := s.onlyExecution("w3"); e.GetState() != readyState || e.GetAttempt() != 0 {
+		t.Fatalf("after the stop it is %v at attempt %d; want ready, nothing counted", e.GetState(), e.GetAttempt())
+	}
+
+	w = s.relay("w3", receiver.URL, "--allow-private", "--timeout", "1h")
+	if attempt := <-arrived; attempt != "1" {
+		t.Errorf("attempt %s after a release", attempt)
+	}
+	w.signal(syscall.SIGKILL)
+	killed := time.Now()
+	second := s.claimOne("second", "w3")
+	if away := time.Since(killed); away > 2*time.Second+slack || second.GetAttempt() != 2 {
+		t.Errorf("attempt %d was available after %v; the lease is 2 s", second.GetAttempt(), away)
+	}
+	s.complete(succeeded(second, "second", ""), succeededState)
+}

@@ -30,8 +30,8 @@ type answer struct {
 // What an answer says of the host, as the breaker's error.
 var (
 	errUnavailable = errors.New("host is unavailable")
-	// interrupted: nothing.
-	interrupted = errors.New("interrupted")
+	// errInterrupted: nothing.
+	errInterrupted = errors.New("interrupted")
 )
 
 // verdict is nil if the host does its work, also when it refuses this execution.
@@ -54,7 +54,7 @@ func retryable(status int) bool {
 // outcome is what a handler says of an answer.
 func (r *Relay) outcome(ctx context.Context, a answer, verdict error) ([]byte, error) {
 	switch {
-	case errors.Is(verdict, interrupted):
+	case errors.Is(verdict, errInterrupted):
 		return nil, fmt.Errorf("stopped, %w", context.Cause(ctx))
 	case a.err != nil && !a.sent:
 		return nil, fmt.Errorf("%w: nothing was sent: %w", client.SnoozeFor(r.config.Pause), a.err)

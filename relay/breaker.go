@@ -32,7 +32,7 @@ func newBreaker(host string, config Config) *breaker {
 	b.states = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: host, MaxRequests: 1, Timeout: config.Pause,
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= config.Failures },
-		IsExcluded:    func(err error) bool { return errors.Is(err, interrupted) },
+		IsExcluded:    func(err error) bool { return errors.Is(err, errInterrupted) },
 		OnStateChange: b.moved,
 	})
 	return b

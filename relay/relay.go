@@ -113,7 +113,7 @@ func (r *Relay) Handle(ctx context.Context, e *client.Execution) ([]byte, error)
 	verdict := a.verdict()
 	if ctx.Err() != nil && a.err != nil {
 		// It was interrupted, which says nothing of the host.
-		verdict = interrupted
+		verdict = errInterrupted
 	}
 	done(verdict)
 	r.metrics.answered(a, time.Since(began))

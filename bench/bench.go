@@ -151,6 +151,8 @@ var workloads = []*workload{
 		run: runPeak, headline: byRecovery},
 	{name: recurringWorkload, about: "jobs that recur each --interval, by intervals or --cron lines: rate, drift, flat memory",
 		n: 1_000_000, span: recurringSpan, run: runRecurring, headline: byLateness},
+	{name: "fair", about: "a flooding tenant, nine ordinary ones and all priorities in one queue: the share and the wait of each",
+		n: 200_000, run: runFair, headline: byUnfairness},
 	{name: "store", about: "jobs far in the future: memory, disk, restart after a crash", n: 10_000_000,
 		run: runStore, headline: byRestart},
 	{name: "idle", about: "a server with nothing to do", span: time.Minute, run: runIdle, headline: byCPUPercent},

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -294,6 +295,13 @@ func (l *ledger) latenessOf(first, end int) []int32 {
 		}
 	}
 	return out
+}
+
+// settled is the account of each item.
+func (l *ledger) settled() []account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.items)
 }
 
 // receipt is when an item was first received.

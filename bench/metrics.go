@@ -18,6 +18,7 @@ const (
 	metricEntries    = "carillon_raft_entries_total"
 	metricCommands   = "carillon_raft_commands_total"
 	metricExpansions = "carillon_expansions_total"
+	metricReady      = "carillon_executions_ready"
 	metricCPU        = "process_cpu_seconds_total"
 	metricRSS        = "process_resident_memory_bytes"
 )

@@ -30,6 +30,8 @@ type plan struct {
 	due func(item int) int64
 	// recurs is nil for one-shots.
 	recurs *recurrence
+	// rival parties share one queue: see fair.go.
+	rivals bool
 }
 
 // newPlan makes a plan of n jobs. queuePrefix sets the queues of this run apart from whatever else the server holds.
@@ -117,7 +119,12 @@ func (p *plan) item(lease *carillonv1.Lease) (item int, why string) {
 	return i + p.n*int(since/p.recurs.interval), ""
 }
 
-func (p *plan) tenant(i int) string { return tenantName(i % tenants) }
+func (p *plan) tenant(i int) string {
+	if p.rivals {
+		return tenantName(rivalOf(i))
+	}
+	return tenantName(i % tenants)
+}
 
 func tenantName(t int) string { return tenantNames[t] }
 
@@ -128,7 +135,12 @@ var tenantNames = func() (names [tenants]string) {
 	return names
 }()
 
-func (p *plan) queue(i int) string { return p.queues[i/tenants%queues] }
+func (p *plan) queue(i int) string {
+	if p.rivals {
+		return p.queues[0]
+	}
+	return p.queues[i/tenants%queues]
+}
 
 // key is the job's idempotency key.
 func (p *plan) key(i int) string {
@@ -176,6 +188,10 @@ func (p *plan) fill(req *carillonv1.CreateJobRequest, i int) {
 	req.Job.Tenant = p.tenant(i)
 	req.Job.Queue = p.queue(i)
 	p.payload(req.Job.Payload, i)
+	if p.rivals {
+		priority := rivalPriority(i)
+		req.Job.Priority = &priority
+	}
 	if p.recurs != nil {
 		req.Job.Id = req.IdempotencyKey // the spread follows from it
 		req.Job.Schedule = p.recurs.schedule(p.nominal(i))

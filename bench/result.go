@@ -66,6 +66,10 @@ type Result struct {
 	ServerRSSCourseMB []float64  `json:"server_rss_course_mb,omitempty"`
 	// ExpansionsPerSecond is how many cron jobs a second were given more of their instants.
 	ExpansionsPerSecond *float64 `json:"expansions_per_s,omitempty"`
+	// Shares are those of fair, of priorities and of tenants, over the stretch in which all of them had something ready.
+	Shares []Share `json:"shares,omitempty"`
+	// UnfairPercent is by how much the worst of them missed what was declared, in percent of that.
+	UnfairPercent *float64 `json:"unfair_percent,omitempty"`
 	// CPUPercent is the server's, of one core.
 	CPUPercent *float64 `json:"cpu_percent,omitempty"`
 	// Examples are the first violations in words.

@@ -85,6 +85,10 @@ func (r *Result) rows() [][2]string {
 	add("server memory", number(r.ServerRSSMB, " MB"))
 	add("disk per "+per, number(r.DiskBytesPerJob, " bytes"))
 	add("restart after kill -9, to firing", number(r.RestartSeconds, " s"))
+	for i := range r.Shares {
+		add("share of "+r.Shares[i].Of, r.Shares[i].words())
+	}
+	add("worst miss of a declared share", number(r.UnfairPercent, " %"))
 	add("server CPU", number(r.CPUPercent, " % of a core"))
 	for _, words := range r.Examples {
 		add("!", words)

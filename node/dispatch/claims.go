@@ -176,18 +176,19 @@ func (s *slice) goesOn() bool {
 	return s.taken%sliceLeast != 1 || !s.overtaken()
 }
 
-// overtaken says whether another shard's next tenant would be sooner.
+// overtaken says whether another shard's next tenant is behind. That it is older only does not matter here: a slice of one
+// tenant goes on to its limit.
 func (s *slice) overtaken() bool {
-	next := s.sq.bands[s.rank].offers.first().turns
+	next := s.sq.bands[s.rank].offers.first().turns.lap()
 	return slices.ContainsFunc(s.sq.queue.offers, func(sq *shardQueue) bool {
-		return sq != s.sq && sq.mask&(1<<s.rank) != 0 && s.pl.mayOpen(sq.shard) && sq.bands[s.rank].offers.first().turns.pass < next.pass
+		return sq != s.sq && sq.mask&(1<<s.rank) != 0 && s.pl.mayOpen(sq.shard) && sq.bands[s.rank].offers.first().turns.lap() < next
 	})
 }
 
-// sooner says whether t's turn comes before other's; with equal passes, or one tenant in two shards, the older first.
+// sooner says whether t's turn comes before other's.
 func (t *tenantStreams) sooner(other *tenantStreams) bool {
-	if t.turns.pass != other.turns.pass {
-		return t.turns.pass < other.turns.pass
+	if a, b := t.turns.lap(), other.turns.lap(); a != b {
+		return a < b
 	}
 	return t.offers.first().oldest().before(other.offers.first().oldest())
 }

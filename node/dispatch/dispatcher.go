@@ -45,9 +45,11 @@ type Dispatcher struct {
 	lingering []*poll
 	// memory is how many ready keys, streams and bands are held, bounded by Config.MaxReady.
 	memory int
-	jobs   jobs
-	pace   pace
-	counts Counters
+	// streams counts those in memory; shrunkTo is the least limit of their keys to which all were trimmed.
+	streams, shrunkTo int
+	jobs              jobs
+	pace              pace
+	counts            Counters
 	// stopped: polls end at once and no round is made but to give leases back.
 	stopped bool
 }

@@ -183,3 +183,19 @@ func TestQueuesOfAPollTakeTurns(t *testing.T) {
 		checkShares(t, countBy(got, func(e *storagev1.Execution) string { return e.Template.Queue }), map[string]int{"old": 1, "new": 1})
 	})
 }
+
+// W6: shares hold whatever the order in which things become ready, also when a tenant's backlog alone is more than memory holds.
+func TestSharesHoldBeyondMemory(t *testing.T) {
+	inWorld(t, 4, dispatch.Config{MaxReady: 2000}, func(t *testing.T, w *world) {
+		jobs := numbered(8000, job{id: "f", tenant: "flood", in: time.Second})
+		weights := map[string]int{"flood": 1}
+		for i := range 9 {
+			name := fmt.Sprint("t", i)
+			weights[name] = 1
+			jobs = append(jobs, numbered(400, job{id: "o", tenant: name, in: 2 * time.Second})...)
+		}
+		got := saturated(w, jobs, 3000, 100)
+		checkShares(t, countBy(got[:1500], tenantOf), weights)
+		checkShares(t, countBy(got[1500:], tenantOf), weights)
+	})
+}

@@ -170,7 +170,7 @@ func (d *Dispatcher) insert(b *band, e entry) {
 	case s == nil && b.hides(e.stream()):
 		b.leave(e)
 		return
-	case s == nil && (b.sq.paused || d.crowded()):
+	case s == nil && (b.sq.paused || d.crowded() && !d.makeRoom()):
 		b.unsee(e.stream())
 		b.leave(e)
 		d.wantLoad(b)
@@ -188,7 +188,7 @@ func (d *Dispatcher) insert(b *band, e entry) {
 	}
 	s.items = slices.Insert(s.items, at, e.item)
 	d.account(b, 1)
-	if len(s.items) > streamLimit || d.crowded() {
+	if len(s.items) > d.streamLimit() || d.crowded() {
 		d.evict(b, s, len(s.items)-1)
 	}
 	d.settleStream(b, s)

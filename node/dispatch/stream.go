@@ -6,11 +6,51 @@ import (
 )
 
 const (
-	// streamLimit bounds the keys of one stream in memory.
-	streamLimit = 512
-	// streamLow is when a stream with more in rows is worth a load.
+	// streamMost and streamLeast bound the keys of one stream in memory: see streamLimit.
+	streamMost  = 512
+	streamLeast = 8
+	// streamLow is when a stream with more in rows is worth a load, at the latest.
 	streamLow = 64
 )
+
+// streamLimit bounds the keys of one stream in memory: the more streams there are the fewer, so that all have something to
+// offer, and have their turns. Locked.
+func (d *Dispatcher) streamLimit() int {
+	limit := min(streamMost, max(streamLeast, d.cfg.MaxReady/2/max(1, d.streams)))
+	d.shrunkTo = max(d.shrunkTo, limit)
+	return limit
+}
+
+// makeRoom leaves to the rows what streams have beyond the limit, if that has fallen to half since this was done. It says
+// whether there is room then for another stream. Locked.
+func (d *Dispatcher) makeRoom() bool {
+	limit := d.streamLimit()
+	if 2*limit > d.shrunkTo {
+		return false
+	}
+	d.shrunkTo = limit
+	for _, sh := range d.led {
+		for _, sq := range sh.queues {
+			for _, b := range sq.bands {
+				d.trim(b, limit)
+			}
+		}
+	}
+	return !d.crowded()
+}
+
+// trim leaves all but limit keys of each of a band's streams to the rows; b may be nil. Locked.
+func (d *Dispatcher) trim(b *band, limit int) {
+	if b == nil {
+		return
+	}
+	for _, s := range b.streams {
+		if len(s.items) > limit {
+			d.evict(b, s, limit)
+			d.settleStream(b, s)
+		}
+	}
+}
 
 // stream is a band's ready executions of one tenant and fairness key, in order of nominal time.
 type stream struct {
@@ -42,6 +82,7 @@ func (d *Dispatcher) newStream(b *band, tenant, prefix string) *stream {
 	s := &stream{prefix: prefix, tenant: t, key: t.turns.child(key, 1), place: place{at: -1}}
 	b.streams[prefix] = s
 	d.memory++
+	d.streams++
 	return s
 }
 
@@ -78,7 +119,7 @@ func (d *Dispatcher) distrust(b *band, e entry) {
 func (d *Dispatcher) settleStream(b *band, s *stream) {
 	s.tenant.offers.settle(s, len(s.items) == 0)
 	b.offers.settle(s.tenant, len(s.tenant.offers) == 0)
-	low := s.more && len(s.items) <= streamLow
+	low := s.more && len(s.items) <= min(streamLow, d.streamLimit()/2)
 	if low != s.low {
 		s.low = low
 		if low {
@@ -110,6 +151,7 @@ func (d *Dispatcher) forgetStream(b *band, s *stream) {
 	delete(b.streams, s.prefix)
 	b.unlink(s)
 	d.memory--
+	d.streams--
 }
 
 // unlink gives a stream's accounts back, and its tenant's with its last one. Locked.

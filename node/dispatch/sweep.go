@@ -68,6 +68,9 @@ func (d *Dispatcher) beginSweep(b *band) (*sweep, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b.queued = false
+	if d.crowded() {
+		d.makeRoom()
+	}
 	if b.sq.shard.dropped || b.sq.paused || !b.unseen && b.low == 0 {
 		d.settleBand(b)
 		return nil, false
@@ -160,10 +163,10 @@ func (d *Dispatcher) wanted(b *band, tenant string, prefix []byte) (r run, known
 	case b.pauses(tenant):
 		return r, true
 	case s == nil && b.hides(prefix):
-		r.from, r.room, r.wanted = prefix, streamLimit, true
+		r.from, r.room, r.wanted = prefix, d.streamLimit(), true
 		return r, false
 	case s != nil && s.more:
-		r.from, r.room = s.from, streamLimit-len(s.items)
+		r.from, r.room = s.from, d.streamLimit()-len(s.items)
 		r.wanted = r.room > 0
 	}
 	return r, true
@@ -312,6 +315,7 @@ func (d *Dispatcher) setSettings(sh *shard, p settings) {
 // resetBand leaves all of a band to the rows, to be read again. Locked.
 func (d *Dispatcher) resetBand(b *band) {
 	d.memory -= len(b.streams)
+	d.streams -= len(b.streams)
 	d.account(b, -b.items)
 	b.unlinkAll()
 	b.streams, b.low = map[string]*stream{}, 0
@@ -326,6 +330,7 @@ func (d *Dispatcher) forgetQueue(sq *shardQueue) {
 	for _, b := range sq.bands {
 		if b != nil {
 			d.memory -= len(b.streams) + 1
+			d.streams -= len(b.streams)
 			d.account(b, -b.items)
 			b.unlinkAll()
 		}

@@ -30,8 +30,10 @@ type account struct {
 }
 
 const (
-	// turnCost is how far one turn puts a party of weight 1 back.
-	turnCost = 1 << 20
+	// turnCost is how far one turn puts a party of weight 1 back. Among tenants and keys, passes within the same closeTurns
+	// turns count as equal, and the older goes first.
+	turnCost   = 1 << 20
+	closeTurns = 4
 	// maxWeight bounds weights, so that turnCost over it is precise enough.
 	maxWeight = 1000
 	// sweepFrom is how many children an account has at least before it looks for needless ones.
@@ -92,6 +94,9 @@ func (a *account) leave() {
 		}
 	}
 }
+
+// lap is the pass in steps of closeTurns.
+func (a *account) lap() uint64 { return a.pass / (closeTurns * turnCost) }
 
 // charge takes a turn.
 func (a *account) charge() {
@@ -231,10 +236,10 @@ type tenantStreams struct {
 	place
 }
 
-// place is where something stands in a turnHeap: its pass as the heap knows it, which may be behind the account's.
+// place is where something stands in a turnHeap: its lap as the heap knows it, which may be behind the account's.
 type place struct {
-	pass uint64
-	at   int
+	lap uint64
+	at  int
 }
 
 func (p *place) seat() *place { return p }
@@ -258,10 +263,10 @@ func (h *turnHeap[T]) settle(e T, empty bool) {
 		e.turn().leave()
 	case !empty && p.at < 0:
 		e.turn().enter()
-		p.pass = e.turn().pass
+		p.lap = e.turn().lap()
 		heap.Push(h, e)
 	case !empty:
-		p.pass = e.turn().pass
+		p.lap = e.turn().lap()
 		heap.Fix(h, p.at)
 	}
 }
@@ -271,8 +276,8 @@ func (h turnHeap[T]) first() T {
 	for {
 		e := h[0]
 		p := e.seat()
-		if pass := e.turn().pass; p.pass != pass {
-			p.pass = pass
+		if lap := e.turn().lap(); p.lap != lap {
+			p.lap = lap
 			heap.Fix(&h, 0)
 			continue
 		}
@@ -289,15 +294,15 @@ func (t *tenantStreams) oldest() *item  { return t.offers[0].oldest() }
 func (s *stream) turn() *account        { return s.key }
 func (s *stream) oldest() *item         { return &s.items[0] }
 
-// turnHeap orders by pass, then by the nominal time of what is first. As other shards move the passes, always up, the top is
-// to be asked for by first.
+// turnHeap orders by lap, then by the nominal time of what is first. As other shards move the laps, always up, the top is to
+// be asked for by first.
 type turnHeap[T waiting] []T
 
 func (h turnHeap[T]) Len() int { return len(h) }
 func (h turnHeap[T]) Less(i, j int) bool {
 	a, b := h[i].seat(), h[j].seat()
-	if a.pass != b.pass {
-		return a.pass < b.pass
+	if a.lap != b.lap {
+		return a.lap < b.lap
 	}
 	return h[i].oldest().before(h[j].oldest())
 }

@@ -6,9 +6,10 @@ import (
 )
 
 const (
-	// streamMost and streamLeast bound the keys of one stream in memory: see streamLimit.
+	// streamMost and streamLeast bound the keys of one stream in memory: see streamLimit. More at least would fill memory with
+	// some thousand streams, and then each key that is taken costs a look at all of them for the next.
 	streamMost  = 512
-	streamLeast = 8
+	streamLeast = 2
 	// streamLow is when a stream with more in rows is worth a load, at the latest.
 	streamLow = 64
 )

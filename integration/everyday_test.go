@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -8,10 +9,13 @@ import (
 	carillonv1 "github.com/carillon-scheduler/carillon/proto/carillon/v1"
 )
 
-// prints runs a command and looks for what it must print.
+// columns are the blanks between a table's columns: as many as the widest cell asks for.
+var columns = regexp.MustCompile(" {2,}")
+
+// prints runs a command and looks for what it must print, two blanks standing for any number between columns.
 func (s *server) prints(want string, args ...string) {
 	s.t.Helper()
-	if out := s.cli(args...); !strings.Contains(out, want) {
+	if out := s.cli(args...); !strings.Contains(columns.ReplaceAllString(out, "  "), columns.ReplaceAllString(want, "  ")) {
 		s.t.Errorf("carillon %s: %s\nwant %q", strings.Join(args, " "), out, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -37,11 +38,14 @@ func clearFlag() cli.Flag {
 func settingsMask(c *call, fields ...string) (*fieldmaskpb.FieldMask, error) {
 	mask := &fieldmaskpb.FieldMask{}
 	for _, field := range fields {
-		flag := strings.ReplaceAll(field, "_", "-")
-		if field == "labels" {
-			flag = "label"
+		flags := []string{strings.ReplaceAll(field, "_", "-")}
+		switch field {
+		case "labels":
+			flags = []string{"label"}
+		case "priority_shares":
+			flags = []string{"weights", "strict", "floor"}
 		}
-		if c.IsSet(flag) {
+		if slices.ContainsFunc(flags, c.IsSet) {
 			mask.Paths = append(mask.Paths, field)
 		}
 	}
@@ -214,11 +218,7 @@ func (p *program) updateQueue(ctx context.Context, c *call) (err error) {
 	if patch.PriorityShares, err = readShares(c.Context); err != nil {
 		return err
 	}
-	fields := []string{"retention", "dead_retention", "labels"}
-	if patch.PriorityShares != nil {
-		fields = append(fields, "priority_shares")
-	}
-	mask, err := settingsMask(c, fields...)
+	mask, err := settingsMask(c, "retention", "dead_retention", "labels", "priority_shares")
 	if err != nil {
 		return err
 	}
